@@ -1,0 +1,36 @@
+# Every target sets up what it needs by itself; nothing else has to be run first.
+SHELL := bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+TEST_EXTRAS := train spark modal wandb onnx evaluate dev
+# Two workers fill the two cores that CI has; PYTEST_ARGS passes on what you want to add.
+PYTEST_ARGS ?= -n 2
+
+.PHONY: help setup demo test lint format clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## make .venv with everything that training needs
+	@scripts/bootstrap.sh train
+
+demo: ## simulate, train a tiny model and answer a question, below runs/demo
+	@scripts/bootstrap.sh train
+	@$(BIN)/ping-llm demo
+
+test: lint ## lint, then every test
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: ## ruff and mypy
+	@scripts/bootstrap.sh $(TEST_EXTRAS)
+	@$(BIN)/ruff check -q .
+	@$(BIN)/ruff format -q --check .
+	@$(BIN)/mypy --no-error-summary
+
+format: ## let ruff rewrite the files
+	@scripts/bootstrap.sh $(TEST_EXTRAS)
+	@$(BIN)/ruff check -q --fix .
+	@$(BIN)/ruff format -q .
+
+clean: ## remove .venv and caches; runs/ stays
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
