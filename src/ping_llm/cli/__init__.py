@@ -21,7 +21,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-# In the order of the work: the help shows them so. Each module has register(app).
+bench_app = typer.Typer(
+    help="Measure speed, in one run, against the limit and the usual way.", no_args_is_help=True
+)
+app.add_typer(bench_app, name="bench")
+
+# In the order of the work: the help shows them so. Each module has register(app);
+# a bench_* module registers on bench_app.
 _ROOMS = ("doctor",)
 
 
