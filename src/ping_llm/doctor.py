@@ -1,0 +1,191 @@
+"""What this machine has, what each part is needed for, and how to get what is missing."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+#: Extra → the packages whose presence means that it is installed.
+_EXTRAS = {
+    "train": ("maxtext", "jax", "orbax-checkpoint", "safetensors"),
+    "spark": ("pyspark",),
+    "modal": ("modal",),
+    "wandb": ("wandb",),
+    "onnx": ("onnx", "onnxruntime"),
+    "evaluate": ("scikit-learn",),
+    "dev": ("pytest", "ruff", "mypy"),
+}
+_EXTRA_PURPOSES = {
+    "train": "training, queries",
+    "spark": "rows from data that outgrow one machine",
+    "modal": "running on Modal",
+    "wandb": "logging to Weights & Biases",
+    "onnx": "export to ONNX",
+    "evaluate": "the gradient-boosted baseline",
+    "dev": "make test, make lint",
+}
+#: ArrayRecord keeps a descriptor a shard; 100–500 shards are usual.
+_OPEN_FILES_WANTED = 4096
+_MEMORY_WANTED_GIB = 4
+_DISK_WANTED_GIB = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `state`: ok, missing (an option), differs (from the pin), broken (required)."""
+
+    part: str
+    found: str
+    state: str
+    needed_for: str
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def examine(folder: Path = Path()) -> list[Finding]:
+    """Look at the machine; `folder` is where runs would be written."""
+    return [_python(), *_packages(), *_machine(folder), _accelerators(), _java(), _slurm()]
+
+
+def _python() -> Finding:
+    good = sys.version_info >= (3, 12)
+    return Finding(
+        "Python",
+        platform.python_version(),
+        "ok" if good else "broken",
+        "everything (MaxText needs 3.12)",
+        "" if good else "scripts/bootstrap.sh finds or names one",
+    )
+
+
+def read_pins() -> dict[str, str]:
+    """Package → version from constraints.txt: of the checkout, or the copy inside the installed package."""
+    here = Path(__file__).parent
+    for path in (here.parents[1] / "constraints.txt", here / "constraints.txt"):
+        if path.is_file():
+            lines = path.read_text().splitlines()
+            return {
+                _canonical(name): version
+                for name, _, version in (line.partition("==") for line in lines)
+                if version
+            }
+    return {}
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _installed_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _required_packages() -> list[str]:
+    requirements = importlib.metadata.requires("ping-llm") or []
+    names = [re.match(r"[\w.-]+", text) for text in requirements if "extra ==" not in text]
+    return [match.group() for match in names if match]
+
+
+def _packages() -> list[Finding]:
+    pins = read_pins()
+    findings = [
+        _package(name, "the base", "scripts/bootstrap.sh", True, pins) for name in _required_packages()
+    ]
+    for extra, names in _EXTRAS.items():
+        remedy = f"scripts/bootstrap.sh {extra}"
+        findings += [
+            _package(name, f"{extra}: {_EXTRA_PURPOSES[extra]}", remedy, False, pins) for name in names
+        ]
+    return findings
+
+
+def _package(name: str, purpose: str, remedy: str, required: bool, pins: dict[str, str]) -> Finding:
+    version, pin = _installed_version(name), pins.get(_canonical(name))
+    if version is None:
+        return Finding(name, "not installed", "broken" if required else "missing", purpose, remedy)
+    if pin and version != pin:
+        return Finding(name, f"{version} (pinned {pin})", "differs", purpose, remedy)
+    return Finding(name, version, "ok", purpose)
+
+
+def _machine(folder: Path) -> list[Finding]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    disk = shutil.disk_usage(folder).free / 2**30
+    files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return [
+        Finding("cores", str(cores), "ok", "ingest, rows and the loader use all of them"),
+        _at_least("memory", memory, _MEMORY_WANTED_GIB, "training the tiny model", "a larger machine"),
+        _at_least(
+            "free disk",
+            disk,
+            _DISK_WANTED_GIB,
+            f"runs below {folder.resolve()}",
+            "free some, or cd elsewhere",
+        ),
+        Finding(
+            "open files",
+            f"{files:,} (hard limit {hard:,})",
+            "ok" if files >= min(_OPEN_FILES_WANTED, hard) else "differs",
+            f"many shards; {_OPEN_FILES_WANTED:,} wanted",
+            "" if files >= _OPEN_FILES_WANTED else f"ulimit -n {min(_OPEN_FILES_WANTED, hard)}",
+        ),
+    ]
+
+
+def _at_least(part: str, gib: float, wanted: float, purpose: str, remedy: str) -> Finding:
+    enough = gib >= wanted
+    found = f"{gib:.1f} GiB"
+    return Finding(
+        part, found, "ok" if enough else "differs", f"{purpose}: {wanted} GiB", "" if enough else remedy
+    )
+
+
+def _first_line(*command: str) -> str | None:
+    """The first line a program prints, or None where it does not run."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    return lines[0] if done.returncode == 0 and lines else None
+
+
+def _accelerators() -> Finding:
+    purpose = "training more than the tiny model"
+    gpu = _first_line("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    if gpu:
+        return Finding("accelerator", gpu, "ok", purpose, "scripts/bootstrap.sh cuda, for JAX to see it")
+    if any(Path("/dev").glob("accel*")):
+        return Finding("accelerator", "TPU", "ok", purpose)
+    return Finding(
+        "accelerator", "none", "missing", purpose, "deploy/slurm or deploy/modal run on machines with GPUs"
+    )
+
+
+def _java() -> Finding:
+    version = _first_line("java", "-version")
+    purpose = "the spark engine of rows (17 or newer)"
+    if version is None:
+        return Finding("Java", "none", "missing", purpose, "apt install openjdk-17-jre-headless")
+    return Finding("Java", version, "ok", purpose)
+
+
+def _slurm() -> Finding:
+    version = _first_line("sbatch", "--version")
+    if version is None:
+        return Finding(
+            "Slurm", "none", "missing", "deploy/slurm", "apt install slurm-wlm munge, or a login node"
+        )
+    return Finding("Slurm", version, "ok", "deploy/slurm")
