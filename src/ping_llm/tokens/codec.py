@@ -1,0 +1,241 @@
+"""The compiled encoder: building blocks that kernels call, each writing at out[position] and on.
+
+Every put_* returns the position after what it wrote; the *_length functions say beforehand how much that is.
+They hold the GIL nowhere and allocate nothing. Rows are validated long before they come here, so a value
+that has no tokens (NaN, a negative RTT) is a bug of the caller and raises ValueError.
+
+Numba's on-disk cache does not notice a change in a function that another file's kernel inlines: after editing
+this file, touch the files whose kernels call it.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from ping_llm.tokens.rtt import (
+    COMPACT_LARGEST,
+    LOG_LAST_OCTAVE,
+    LOG_OFFSET,
+    LOG_OFFSET_BITS,
+    LOG_PER_OCTAVE,
+    MICROS_LARGEST,
+    log_thresholds,
+)
+from ping_llm.tokens.vocab import (
+    BYTE0,
+    ERRORS,
+    FAILED,
+    LARGEST_DELTA1,
+    LARGEST_DELTA4,
+    LARGEST_ERRORS,
+    LARGEST_SIZE,
+    MSM_ID,
+    PREFIX_END,
+    RTT,
+    SIZE,
+    TIME_ABS,
+    TIME_DELTA1,
+    TIME_DELTA4,
+)
+
+_COMPACT, _FLOAT64, _MICROS, _LOG, _CLIPPED = range(5)
+_LOG_THRESHOLDS = log_thresholds()
+_NO_REPLY = -1.0
+
+
+@njit(cache=True, nogil=True)
+def put_number(out, position, value, count):
+    """The `count` big-endian bytes of a non-negative integer."""
+    for index in range(count):
+        out[position + index] = BYTE0 + ((value >> (8 * (count - 1 - index))) & 255)
+    return position + count
+
+
+@njit(cache=True, nogil=True)
+def is_mapped(packed):
+    """Whether 16 packed bytes are an IPv4 address."""
+    for index in range(10):
+        if packed[index] != 0:
+            return False
+    return packed[10] == 255 and packed[11] == 255
+
+
+@njit(cache=True, nogil=True)
+def put_address(out, position, role_ipv4, role_ipv6, packed, known_bytes):
+    """A whole address (known_bytes 0), or its first 1..3 (IPv4) or 1..15 (IPv6) bytes and PREFIX_END."""
+    if is_mapped(packed):
+        role, first, count = role_ipv4, 12, 4
+    else:
+        role, first, count = role_ipv6, 0, 16
+    if known_bytes < 0 or known_bytes >= count:
+        raise ValueError("known_bytes is 0, 1..3 for IPv4, 1..15 for IPv6")
+    out[position] = role
+    position += 1
+    for index in range(known_bytes if known_bytes else count):
+        out[position] = BYTE0 + packed[first + index]
+        position += 1
+    if known_bytes:
+        out[position] = PREFIX_END
+        position += 1
+    return position
+
+
+@njit(cache=True, nogil=True)
+def address_length(packed, known_bytes):
+    if known_bytes:
+        return known_bytes + 2
+    return 5 if is_mapped(packed) else 17
+
+
+@njit(cache=True, nogil=True)
+def put_time(out, position, seconds, previous_seconds):
+    """Seconds since 1970, or since the previous timestamped measurement (negative: there is none)."""
+    delta = seconds - previous_seconds
+    if previous_seconds < 0 or delta < 0 or delta > LARGEST_DELTA4:
+        out[position] = TIME_ABS
+        return put_number(out, position + 1, seconds, 8)
+    if delta <= LARGEST_DELTA1:
+        out[position] = TIME_DELTA1
+        return put_number(out, position + 1, delta, 1)
+    out[position] = TIME_DELTA4
+    return put_number(out, position + 1, delta, 4)
+
+
+@njit(cache=True, nogil=True)
+def time_length(seconds, previous_seconds):
+    delta = seconds - previous_seconds
+    if previous_seconds < 0 or delta < 0 or delta > LARGEST_DELTA4:
+        return 9
+    return 2 if delta <= LARGEST_DELTA1 else 5
+
+
+@njit(cache=True, nogil=True)
+def _bit_length(value):
+    return math.frexp(float(value))[1]  # exact below 2^53
+
+
+@njit(cache=True, nogil=True)
+def _divide_half_to_even(value, divisor):
+    quotient = value // divisor
+    twice = 2 * (value - quotient * divisor)
+    if twice > divisor or (twice == divisor and quotient & 1):
+        quotient += 1
+    return quotient
+
+
+@njit(cache=True, nogil=True)
+def _compact_code(micros):
+    micros = min(micros, COMPACT_LARGEST)
+    if micros < 2048:
+        return micros
+    exponent = _bit_length(micros) - 11
+    # A significand of 4096 carries into the exponent, where it means the same.
+    return (exponent << 11) + _divide_half_to_even(micros, np.int64(1) << (exponent - 1)) - 2048
+
+
+@njit(cache=True, nogil=True)
+def _log_code(micros):
+    shifted = micros + LOG_OFFSET
+    octave = _bit_length(shifted) - 1
+    if octave > LOG_LAST_OCTAVE:
+        return np.int64(65_535)
+    scaled = shifted << (LOG_LAST_OCTAVE - octave)
+    low, high = np.int64(0), np.int64(LOG_PER_OCTAVE)
+    while low < high:
+        middle = (low + high) >> 1
+        if scaled > _LOG_THRESHOLDS[middle]:
+            low = middle + 1
+        else:
+            high = middle
+    return min(LOG_PER_OCTAVE * (octave - LOG_OFFSET_BITS) + low, np.int64(65_535))
+
+
+@njit(cache=True, nogil=True)
+def _clipped_code(micros, clip_limit_ms):
+    limit = np.int64(np.rint(clip_limit_ms * 1000.0))
+    step = (limit + 65_534) // 65_535
+    return min(_divide_half_to_even(micros, step), limit // step)
+
+
+@njit(cache=True, nogil=True)
+def rtt_code(rtt, encoding_id, clip_limit_ms):
+    """The code of an RTT in ms that is finite and not negative."""
+    if not (rtt >= 0.0 and rtt < np.inf):
+        raise ValueError("an rtt is -1 (no reply), or finite and not negative")
+    if encoding_id == _FLOAT64:
+        return np.float64(rtt + 0.0).view(np.int64)
+    micros = np.int64(np.rint(min(rtt * 1000.0, float(MICROS_LARGEST))))
+    if encoding_id == _COMPACT:
+        return _compact_code(micros)
+    if encoding_id == _MICROS:
+        return micros
+    if encoding_id == _LOG:
+        return _log_code(micros)
+    if encoding_id == _CLIPPED:
+        return _clipped_code(micros, clip_limit_ms)
+    raise ValueError("an encoding_id is 0 to 4")
+
+
+@njit(cache=True, nogil=True)
+def _rtt_bytes(encoding_id):
+    return 8 if encoding_id in (_FLOAT64, _MICROS) else 2
+
+
+@njit(cache=True, nogil=True)
+def put_result(out, position, rtt, encoding_id, clip_limit_ms):
+    """FAILED for an rtt of -1, otherwise RTT and its bytes. clip_limit_ms matters to `clipped` only."""
+    if rtt == _NO_REPLY:
+        out[position] = FAILED
+        return position + 1
+    out[position] = RTT
+    return put_number(out, position + 1, rtt_code(rtt, encoding_id, clip_limit_ms), _rtt_bytes(encoding_id))
+
+
+@njit(cache=True, nogil=True)
+def result_length(rtt, encoding_id):
+    return 1 if rtt == _NO_REPLY else 1 + _rtt_bytes(encoding_id)
+
+
+@njit(cache=True, nogil=True)
+def put_size(out, position, size):
+    """Nothing if the size is unknown (-1)."""
+    if size < 0:
+        return position
+    if size > LARGEST_SIZE:
+        raise ValueError("a size is at most 65535")
+    out[position] = SIZE
+    return put_number(out, position + 1, size, 2)
+
+
+@njit(cache=True, nogil=True)
+def size_length(size):
+    return 0 if size < 0 else 3
+
+
+@njit(cache=True, nogil=True)
+def put_errors(out, position, errors):
+    """Nothing if the count is unknown (-1); 255 stands for 255 or more."""
+    if errors < 0:
+        return position
+    out[position] = ERRORS
+    return put_number(out, position + 1, min(errors, LARGEST_ERRORS), 1)
+
+
+@njit(cache=True, nogil=True)
+def errors_length(errors):
+    return 0 if errors < 0 else 2
+
+
+@njit(cache=True, nogil=True)
+def put_msm_id(out, position, msm_id):
+    """Nothing if the id is unknown (-1)."""
+    if msm_id < 0:
+        return position
+    out[position] = MSM_ID
+    return put_number(out, position + 1, msm_id, 8)
+
+
+@njit(cache=True, nogil=True)
+def msm_id_length(msm_id):
+    return 0 if msm_id < 0 else 9

@@ -1,0 +1,81 @@
+"""The vocabulary: 16 role tokens, then one token for each byte value.
+
+Plain integers, because compiled kernels take them as constants.
+"""
+
+from enum import IntEnum
+
+PAD = 0
+MEASUREMENT = 1
+SRC_IPV4 = 2
+SRC_IPV6 = 3
+DST_IPV4 = 4
+DST_IPV6 = 5
+TIME_ABS = 6
+TIME_DELTA1 = 7
+TIME_DELTA4 = 8
+RTT = 9
+FAILED = 10
+PREFIX_END = 11
+SIZE = 12
+ERRORS = 13
+MSM_ID = 14
+THROUGHPUT = 15  # reserved: no measurement has it yet
+
+BYTE0 = 16
+VOCABULARY_SIZE = BYTE0 + 256
+
+ROLE_NAMES = (
+    "PAD",
+    "MEASUREMENT",
+    "SRC_IPV4",
+    "SRC_IPV6",
+    "DST_IPV4",
+    "DST_IPV6",
+    "TIME_ABS",
+    "TIME_DELTA1",
+    "TIME_DELTA4",
+    "RTT",
+    "FAILED",
+    "PREFIX_END",
+    "SIZE",
+    "ERRORS",
+    "MSM_ID",
+    "THROUGHPUT",
+)
+
+#: TIME_ABS has eight bytes, but no time may leave Arrow's timestamp[us]: this is its last whole second.
+LARGEST_SECONDS = (2**63 - 1) // 1_000_000
+LARGEST_DELTA1 = 255
+LARGEST_DELTA4 = 2**32 - 1
+LARGEST_SIZE = 65_535
+LARGEST_ERRORS = 255
+LARGEST_MSM_ID = 2**63 - 1
+
+
+class Field(IntEnum):
+    """What a measurement can state, each at most once. A Field's number is its code in compiled kernels."""
+
+    SRC = 0
+    DST = 1
+    TIME = 2
+    RESULT = 3
+    SIZE = 4
+    ERRORS = 5
+    MSM_ID = 6
+
+
+#: What a context states unless told otherwise.
+DEFAULT_FIELDS = (Field.SRC, Field.DST, Field.TIME, Field.RESULT)
+
+#: A measurement with a single field would say nothing about how two things relate.
+LEAST_FIELDS = 2
+
+
+def token_name(token: int) -> str:
+    """The role's name, or the byte in hexadecimal."""
+    if 0 <= token < BYTE0:
+        return ROLE_NAMES[token]
+    if token < VOCABULARY_SIZE:
+        return f"{token - BYTE0:02x}"
+    raise ValueError(f"{token} is not a token id: ids are 0 to {VOCABULARY_SIZE - 1}")
