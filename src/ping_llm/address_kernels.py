@@ -4,10 +4,11 @@ Characters are their ASCII codes: 46 is a dot, 48 to 57 are digits, 58 is a colo
 """
 
 import numpy as np
-from numba import njit
+
+from ping_llm.compiled import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hex_value(character):
     if 48 <= character <= 57:
         return character - 48
@@ -18,7 +19,7 @@ def _hex_value(character):
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _parse_ipv4(data, start, end, out, position):
     """Four octets at out[position:]; False unless data[start:end] is exactly a dotted quad."""
     octets = 0
@@ -46,7 +47,7 @@ def _parse_ipv4(data, start, end, out, position):
     return octets == 4
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _parse_ipv6(data, start, end, out):
     position = 0  # bytes written
     gap = -1  # bytes before the "::"
@@ -98,7 +99,7 @@ def _parse_ipv6(data, start, end, out):
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pack_texts(data, offsets, packed, valid):
     for row in range(len(valid)):
         start, end = offsets[row], offsets[row + 1]
@@ -122,7 +123,7 @@ def pack_texts(data, offsets, packed, valid):
         valid[row] = good
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_mapped(out):
     for index in range(10):
         if out[index] != 0:
@@ -130,7 +131,7 @@ def _is_mapped(out):
     return out[10] == 255 and out[11] == 255
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write_octet(data, position, value):
     if value >= 100:
         data[position] = 48 + value // 100
@@ -142,7 +143,7 @@ def _write_octet(data, position, value):
     return position + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write_group(data, position, value):
     started = False
     for shift in (12, 8, 4, 0):
@@ -154,7 +155,7 @@ def _write_group(data, position, value):
     return position
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def unpack_texts(packed, data, offsets):
     position = 0
     for row in range(len(packed)):
@@ -193,7 +194,7 @@ def unpack_texts(packed, data, offsets):
         offsets[row + 1] = position
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _shares_prefix(address, network, bits):
     whole = bits // 8
     for index in range(whole):
@@ -203,7 +204,7 @@ def _shares_prefix(address, network, bits):
     return rest == 0 or (address[whole] >> (8 - rest)) == (network[whole] >> (8 - rest))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def are_public(packed, table, bits):
     public = np.empty(len(packed), np.bool_)
     for row in range(len(packed)):
