@@ -1,0 +1,110 @@
+"""Many probe rows at once, as NumPy columns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """R rows with N measurements in all; row r owns [offsets[r], offsets[r + 1]) of every column.
+
+    Unknown msm_id, probe_id, size and packet_error_count are -1; rtt is -1.0 where nothing came back.
+    """
+
+    src: np.ndarray  # uint8 [R, 16]
+    offsets: np.ndarray  # int64 [R + 1]
+    time: np.ndarray  # int64 [N], microseconds since 1970
+    dst: np.ndarray  # uint8 [N, 16]
+    rtt: np.ndarray  # float64 [N], ms
+    msm_id: np.ndarray  # int64 [N]
+    probe_id: np.ndarray  # int64 [N]
+    size: np.ndarray  # int32 [N]
+    packet_error_count: np.ndarray  # int32 [N]
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    @property
+    def measurements(self) -> int:
+        return len(self.time)
+
+    def equals(self, other: "RowBlock") -> bool:
+        """Bit for bit (NaN equals NaN)."""
+        return all(
+            getattr(self, field.name).tobytes() == getattr(other, field.name).tobytes()
+            for field in fields(self)
+        )
+
+    def rows(self, first: int, last: int) -> "RowBlock":
+        """Rows [first, last), sharing memory where it can."""
+        begin, end = self.offsets[first], self.offsets[last]
+        return RowBlock(
+            self.src[first:last],
+            self.offsets[first : last + 1] - begin,
+            **{name: getattr(self, name)[begin:end] for name in MEASUREMENT_COLUMNS},
+        )
+
+    @classmethod
+    def empty(cls, rows: int, measurements: int) -> Self:
+        """Columns of the right types and sizes, not filled."""
+        return cls(
+            np.empty((rows, 16), np.uint8),
+            np.zeros(rows + 1, np.int64),
+            np.empty(measurements, np.int64),
+            np.empty((measurements, 16), np.uint8),
+            np.empty(measurements, np.float64),
+            np.empty(measurements, np.int64),
+            np.empty(measurements, np.int64),
+            np.empty(measurements, np.int32),
+            np.empty(measurements, np.int32),
+        )
+
+    @classmethod
+    def from_columns(
+        cls,
+        src: np.ndarray | Sequence[bytes],
+        counts: np.ndarray | Sequence[int],
+        time: Any,
+        dst: np.ndarray | Sequence[bytes],
+        rtt: Any,
+        msm_id: Any = None,
+        probe_id: Any = None,
+        size: Any = None,
+        packet_error_count: Any = None,
+    ) -> Self:
+        """Build a block from plain columns; `counts` is the number of measurements of each row."""
+        offsets = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        total = int(offsets[-1])
+
+        def column(values: Any, kind: type) -> np.ndarray:
+            filled = np.full(total, -1, kind) if values is None else np.ascontiguousarray(values, kind)
+            if len(filled) != total:
+                raise ValueError(f"a column has {len(filled)} values, the counts say {total}")
+            return filled
+
+        return cls(
+            _addresses(src, len(counts)),
+            offsets,
+            column(time, np.int64),
+            _addresses(dst, total),
+            column(rtt, np.float64),
+            column(msm_id, np.int64),
+            column(probe_id, np.int64),
+            column(size, np.int32),
+            column(packet_error_count, np.int32),
+        )
+
+
+MEASUREMENT_COLUMNS = tuple(
+    field.name for field in fields(RowBlock) if field.name not in ("src", "offsets")
+)  # in the order of the record
+
+
+def _addresses(values: np.ndarray | Sequence[bytes], count: int) -> np.ndarray:
+    if not isinstance(values, np.ndarray):
+        values = np.frombuffer(b"".join(values), np.uint8)
+    return np.ascontiguousarray(values, np.uint8).reshape(count, 16)

@@ -1,0 +1,293 @@
+"""One probe row ↔ the bytes of one record.
+
+A record is an Arrow IPC record batch message without its schema. All columns have a fixed width and none is
+nullable, so its layout is a function of the number n of measurements alone: 70 header words of 8 bytes, then
+the body. The kernels write and check that layout directly, at memory speed; pyarrow.ipc, which takes about
+20 µs a row, is the oracle in the tests and `to_arrow` the way to see a record through its eyes.
+
+A reader accepts exactly the bytes a writer makes: every header word is compared, so no malformed record can
+lead it out of bounds.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from ping_llm.errors import PingError
+from ping_llm.rows.block import RowBlock
+
+FORMAT_VERSION = 1
+
+_MEASUREMENT = pa.struct(
+    [
+        pa.field("event_time", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("dst", pa.binary(16), nullable=False),
+        pa.field("rtt", pa.float64(), nullable=False),
+        pa.field("msm_id", pa.int64(), nullable=False),
+        pa.field("probe_id", pa.int64(), nullable=False),
+        pa.field("size", pa.int32(), nullable=False),
+        pa.field("packet_error_count", pa.int32(), nullable=False),
+    ]
+)
+ROW_SCHEMA = pa.schema(
+    [
+        pa.field("src", pa.binary(16), nullable=False),
+        pa.field("measurements", pa.list_(pa.field("item", _MEASUREMENT, nullable=False)), nullable=False),
+    ]
+)
+
+# The header of n = 0: the prefix and flatbuffer that Arrow writes, as little-endian words. docs/formats.md
+# gives the meaning of each; _put_header fills in those that depend on n.
+HEADER_WORDS = 70
+_TEMPLATE = np.zeros(HEADER_WORDS, np.int64)
+_TEMPLATE[:11] = [
+    0x00000228_FFFFFFFF, 0x14, 0x00050006_0016000C, 0x0000000C_000C0008, 0x00000018_00040300, 0,
+    0x000C0018_000A0000, 0x0000000A_00080004, 0x00000010_0000014C, 1, 0x00000013_00000000,
+]  # fmt: skip
+_TEMPLATE[49] = 10 << 32  # the number of field nodes, its upper half of a word
+
+# Fixed part of the body: src (16 bytes) and the two int32 offsets of the list.
+_FIXED_WORDS = 3
+_MAX_COUNT = 2**31 - 1
+
+_OK, _TOO_SHORT, _BAD_LENGTH, _BAD_HEADER, _BAD_OFFSETS = range(5)
+_REASONS = {
+    _TOO_SHORT: "it is shorter than any record",
+    _BAD_LENGTH: "its length does not fit its number of measurements",
+    _BAD_HEADER: "its header is not that of a probe row",
+    _BAD_OFFSETS: "its list offsets are wrong",
+}
+
+
+class MalformedRowError(PingError):
+    """A record that is not a probe row. `index` is its place among the records given."""
+
+    def __init__(self, index: int, reason: str):
+        super().__init__(f"record {index} is malformed: {reason}")
+        self.index, self.reason = index, reason
+
+
+def record_bytes(count: int) -> int:
+    """Length of the record of a row with `count` measurements."""
+    return 8 * _record_words(count)
+
+
+def max_measurements(limit_bytes: int) -> int:
+    """The largest number of measurements whose record takes at most `limit_bytes`."""
+    count = max(0, (limit_bytes - 8 * (HEADER_WORDS + _FIXED_WORDS)) // 56)
+    return count if record_bytes(count) <= limit_bytes else count - 1
+
+
+def encode(block: RowBlock) -> list[bytes]:
+    """The records of all rows of a block. A row has at least one measurement."""
+    counts = np.diff(block.offsets)
+    if len(counts) and (counts.min() < 1 or counts.max() > _MAX_COUNT):
+        raise ValueError("a row has from 1 to 2^31 - 1 measurements")
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum([_record_words(count) for count in counts.tolist()], out=starts[1:])
+    words = np.empty(starts[-1], np.int64)
+    _encode(
+        _words(block.src),
+        block.offsets,
+        block.time,
+        _words(block.dst),
+        block.rtt.view(np.int64),
+        block.msm_id,
+        block.probe_id,
+        block.size,
+        block.packet_error_count,
+        starts,
+        words,
+        words.view(np.int32),
+    )
+    buffer = memoryview(words.view(np.uint8))
+    ends = (starts * 8).tolist()
+    return [bytes(buffer[begin:end]) for begin, end in pairwise(ends)]
+
+
+def decode(records: Sequence[bytes]) -> RowBlock:
+    """The rows of many records.
+
+    Raises:
+      MalformedRowError: naming the first record that is not exactly what `encode` writes.
+    """
+    lengths = np.fromiter(map(len, records), np.int64, len(records))
+    if (lengths % 8).any():
+        raise MalformedRowError(int(np.flatnonzero(lengths % 8)[0]), _REASONS[_BAD_LENGTH])
+    words = np.frombuffer(b"".join(records), np.int64)
+    starts = np.zeros(len(records) + 1, np.int64)
+    np.cumsum(lengths // 8, out=starts[1:])
+    offsets = np.zeros(len(records) + 1, np.int64)
+    index, fault = _check(words, starts, offsets)
+    if fault != _OK:
+        raise MalformedRowError(index, _REASONS[fault])
+    block = RowBlock.empty(len(records), int(offsets[-1]))
+    block.offsets[:] = offsets
+    _decode(
+        words,
+        words.view(np.int32),
+        starts,
+        offsets,
+        _words(block.src),
+        block.time,
+        _words(block.dst),
+        block.rtt.view(np.int64),
+        block.msm_id,
+        block.probe_id,
+        block.size,
+        block.packet_error_count,
+    )
+    return block
+
+
+def to_arrow(record: bytes) -> pa.RecordBatch:
+    """A record as Arrow reads it: zero-copy, and independent of the kernels here."""
+    return pa.ipc.read_record_batch(pa.py_buffer(record), ROW_SCHEMA)
+
+
+def _words(addresses: np.ndarray) -> np.ndarray:
+    """uint8 [n, 16] seen as int64 [n, 2], the order of bytes kept."""
+    return np.ascontiguousarray(addresses).view(np.int64).reshape(-1, 2)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _record_words(count):
+    half = (count + 1) // 2  # an int32 column, padded to 8 bytes
+    return HEADER_WORDS + _FIXED_WORDS + 6 * count + 2 * half
+
+
+@njit(cache=True, nogil=True)
+def put_header(out, at, count):
+    """Write the words of a record up to the columns, except src at [HEADER_WORDS : HEADER_WORDS + 2]."""
+    for word in range(HEADER_WORDS):
+        out[at + word] = _header_word(word, count)
+    out[at + HEADER_WORDS + 2] = count << 32  # list offsets 0 and count
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _header_word(word, count):
+    half = (count + 1) // 2
+    if word == 5:  # length of the body
+        return 8 * (_FIXED_WORDS + 6 * count + 2 * half)
+    if 11 <= word < 49:  # 19 buffers: (start, length) in bytes
+        return _buffer_word((word - 11) // 2, (word - 11) % 2, count, half)
+    if word >= 50:  # 10 field nodes: (length, nulls)
+        node = (word - 50) // 2
+        if (word - 50) % 2 == 1:
+            return 0
+        return 1 if node < 2 else count
+    return _TEMPLATE[word]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _buffer_word(buffer, part, count, half):
+    """Buffers in Arrow's order: src (validity, data), list (validity, offsets), struct (validity), then
+    (validity, data) of each column. No validity is stored: those have length 0."""
+    if buffer == 0:
+        return 0
+    if buffer == 1:
+        return 16 if part == 1 else 0
+    if buffer == 2:
+        return 0 if part == 1 else 16
+    if buffer == 3:
+        return 8 if part == 1 else 16
+    if buffer == 4:
+        return 0 if part == 1 else 24
+    column = (buffer - 5) // 2
+    if part == 1:
+        if (buffer - 5) % 2 == 0:
+            return 0
+        if column == 1:
+            return 16 * count
+        return 8 * count if column < 5 else 4 * count
+    start = 24  # the body's offset of the column
+    if column > 0:
+        start += 8 * count
+    if column > 1:
+        start += 16 * count
+    if column > 2:
+        start += 8 * count
+    if column > 3:
+        start += 8 * count
+    if column > 4:
+        start += 8 * count
+    if column > 5:
+        start += 8 * half
+    return start
+
+
+@njit(cache=True, nogil=True)
+def _encode(src, offsets, time, dst, rtt, msm_id, probe_id, size, errors, starts, out, out32):
+    for row in range(len(src)):
+        begin = offsets[row]
+        count = offsets[row + 1] - begin
+        at = starts[row]
+        put_header(out, at, count)
+        out[at + HEADER_WORDS] = src[row, 0]
+        out[at + HEADER_WORDS + 1] = src[row, 1]
+        body = at + HEADER_WORDS + _FIXED_WORDS
+        half = (count + 1) // 2
+        for i in range(count):
+            out[body + i] = time[begin + i]
+            out[body + count + 2 * i] = dst[begin + i, 0]
+            out[body + count + 2 * i + 1] = dst[begin + i, 1]
+            out[body + 3 * count + i] = rtt[begin + i]
+            out[body + 4 * count + i] = msm_id[begin + i]
+            out[body + 5 * count + i] = probe_id[begin + i]
+        sizes = body + 6 * count
+        out[sizes + half - 1] = 0  # the padding of an odd count
+        out[sizes + 2 * half - 1] = 0
+        for i in range(count):
+            out32[2 * sizes + i] = size[begin + i]
+            out32[2 * (sizes + half) + i] = errors[begin + i]
+
+
+@njit(cache=True, nogil=True)
+def _check(words, starts, offsets):
+    """Compare every header with what a writer makes; fill the offsets. Returns (row, fault)."""
+    for row in range(len(starts) - 1):
+        at = starts[row]
+        length = starts[row + 1] - at
+        if length < HEADER_WORDS + _FIXED_WORDS + 8:
+            return row, _TOO_SHORT
+        count = words[at + 54]  # length of the struct's node
+        if count < 1 or count > _MAX_COUNT or _record_words(count) != length:
+            return row, _BAD_LENGTH
+        for word in range(HEADER_WORDS):
+            if words[at + word] != _header_word(word, count):
+                return row, _BAD_HEADER
+        if words[at + HEADER_WORDS + 2] != count << 32:
+            return row, _BAD_OFFSETS
+        offsets[row + 1] = offsets[row] + count
+    return 0, _OK
+
+
+@njit(cache=True, nogil=True)
+def _decode(words, words32, starts, offsets, src, time, dst, rtt, msm_id, probe_id, size, errors):
+    for row in range(len(src)):
+        begin = offsets[row]
+        count = offsets[row + 1] - begin
+        at = starts[row] + HEADER_WORDS
+        src[row, 0] = words[at]
+        src[row, 1] = words[at + 1]
+        body = at + _FIXED_WORDS
+        half = (count + 1) // 2
+        for i in range(count):
+            time[begin + i] = words[body + i]
+        for i in range(count):
+            dst[begin + i, 0] = words[body + count + 2 * i]
+            dst[begin + i, 1] = words[body + count + 2 * i + 1]
+        for i in range(count):
+            rtt[begin + i] = words[body + 3 * count + i]
+        for i in range(count):
+            msm_id[begin + i] = words[body + 4 * count + i]
+        for i in range(count):
+            probe_id[begin + i] = words[body + 5 * count + i]
+        sizes = 2 * (body + 6 * count)
+        for i in range(count):
+            size[begin + i] = words32[sizes + i]
+        for i in range(count):
+            errors[begin + i] = words32[sizes + 2 * half + i]
