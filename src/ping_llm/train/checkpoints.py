@@ -1,0 +1,109 @@
+"""Checkpoints on disk: which there are, whether they are whole, and putting bad ones aside.
+
+Orbax writes a checkpoint under a temporary name and renames it when it is complete, so a kill leaves no
+half of one behind under a number. What it does not see is a file that was damaged later. So the sizes and
+checksums of each complete checkpoint are kept in `checkpoints.json` beside them.
+"""
+
+import json
+import shutil
+import sys
+import zlib
+from pathlib import Path
+
+from ping_llm.errors import PingError
+from ping_llm.files import write_json
+
+_ASIDE = "aside"
+_BLOCK = 1 << 20
+
+
+def steps(folder: Path) -> list[int]:
+    """Numbers of the complete checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit() and entry.is_dir())
+
+
+class Ledger:
+    """The checksums of a run's checkpoints, in checkpoints.json."""
+
+    def __init__(self, run: Path):
+        self._folder = run / "checkpoints"
+        self._path = run / "checkpoints.json"
+
+    def _read(self) -> dict[str, dict[str, list[int]]]:
+        try:
+            return json.loads(self._path.read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise PingError(
+                f"{self._path} is not JSON ({error}); it may be removed: it only holds checksums"
+            ) from error
+
+    def enter_new(self) -> None:
+        """Enter checkpoints that were completed since the last call; forget those that are gone."""
+        known, there = self._read(), [str(step) for step in steps(self._folder)]
+        entries = {step: known.get(step) or _checksums(self._folder / step) for step in there}
+        if entries != known:
+            write_json(self._path, entries)
+
+    def newest_whole(self) -> int | None:
+        """The newest checkpoint that can be trusted; worse ones are put aside with a warning."""
+        for step in reversed(steps(self._folder)):
+            fault = self._fault(step)
+            if fault is None:
+                return step
+            kept = self._put_aside(step)
+            print(f"warning: checkpoint {step} is damaged ({fault}); moved to {kept}", file=sys.stderr)
+        return None
+
+    def _fault(self, step: int) -> str | None:
+        folder = self._folder / str(step)
+        known = self._read().get(str(step))
+        if known is None:
+            return _unreadable(folder)
+        for name, (size, checksum) in known.items():
+            file = folder / name
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != size:
+                return f"{name} has {file.stat().st_size:,} bytes instead of {size:,}"
+            if _checksum(file) != checksum:
+                return f"the checksum of {name} differs"
+        return None
+
+    def _put_aside(self, step: int) -> Path:
+        aside = self._folder.parent / _ASIDE
+        aside.mkdir(exist_ok=True)
+        target = aside / str(step)
+        while target.exists():
+            target = target.with_name(target.name + "-again")
+        shutil.move(self._folder / str(step), target)
+        return target
+
+
+def _checksums(folder: Path) -> dict[str, list[int]]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): [path.stat().st_size, _checksum(path)] for path in files}
+
+
+def _checksum(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def _unreadable(folder: Path) -> str | None:
+    """Why Orbax cannot read a checkpoint that was completed just before a kill, so has no checksums."""
+    import orbax.checkpoint as ocp
+
+    try:
+        with ocp.PyTreeCheckpointer() as reader:
+            reader.restore(folder / "items")
+    except Exception as error:
+        return str(error).strip().splitlines()[0][:200] or type(error).__name__
+    return None

@@ -1,0 +1,336 @@
+"""The seam to MaxText 0.2.5: the only module that imports it, with every internal that we rely on.
+
+No file of MaxText is changed. For the time of one training, some of its functions are replaced by ours,
+each of which calls the original: the maker of data iterators, the saver of checkpoints, the metric logger,
+the loss, and the two steps that carry it out. tests/train/test_seam.py names each internal, so that an
+upgrade fails there and says what moved.
+"""
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import absl.logging
+import jax
+import jax.numpy as jnp
+import numpy as np
+import omegaconf
+import pydantic
+from maxtext.common import checkpointing, metric_logger
+from maxtext.configs import pyconfig, types
+from maxtext.input_pipeline import input_pipeline_interface
+from maxtext.trainers.pre_train import train
+from maxtext.utils import exceptions, max_utils, sharding, train_utils
+
+from ping_llm.errors import UsageError
+from ping_llm.train import fields, settings
+from ping_llm.train.feed import Feed
+
+DATASET_TYPE = settings.DatasetType.NETWORK
+
+# MaxText's config class with our keys. Its own dataset types stay what they are.
+NetworkConfig = pydantic.create_model(
+    "NetworkConfig",
+    __base__=types.MaxTextConfig,
+    dataset_type=(types.DatasetType | settings.DatasetType, types.DatasetType.SYNTHETIC),
+    **settings.fields(),
+)
+
+
+class Session(Protocol):
+    """Who runs a training: MaxText's loop asks these of us."""
+
+    def feeds(self, config: Any, for_train: Any, for_eval: Any) -> tuple[Feed, Feed | None]:
+        """The data of the training and of its evaluation, as arrays of the given shardings."""
+
+    def begin(self, step: int, parameters: int, writer: Any) -> None:
+        """The first step is about to be made."""
+
+    def record(self, kind: str, step: int, scalars: dict[str, float]) -> None:
+        """A step's numbers are there; `kind` is train or eval."""
+
+    def must_stop(self, step: int) -> bool:
+        """Whether to save after this step and end."""
+
+    def saving(self, step: int) -> None:
+        """A checkpoint is about to be written; everything before it must be on disk."""
+
+
+def read_config(path: Path, overrides: Iterable[str], run: Path) -> Any:
+    """MaxText's config object for a yml and `key=value` overrides, checked and complete.
+
+    Initialises JAX's devices, so jax.distributed comes before.
+    """
+    given = settings.split_overrides(overrides)
+    merged = omegaconf.OmegaConf.to_container(pyconfig._load_config(str(path)))
+    assert isinstance(merged, dict)
+    known = _known_keys(NetworkConfig)
+    settings.check_keys(merged, known, str(path))
+    settings.check_keys(given, known, "on the command line")
+    fixed = {
+        "run_name": run.name,
+        "base_output_directory": str(run.resolve().parent),
+        "skip_jax_distributed_system": "true",
+        "hardware": given.get("hardware", _hardware()),
+        "jax_cache_dir": given.get("jax_cache_dir", str(settings.compilation_cache())),
+        "log_config": given.get("log_config", "false"),
+    }
+    fixed |= _batch_size(merged | given)
+    words = [f"{key}={value}" for key, value in (given | fixed).items()]
+    try:
+        # The public initialize() ends the process on a bad config; this is the same without that.
+        return pyconfig.HyperParameters(
+            pyconfig._initialize_pydantic(["", str(path), *words], config_class=NetworkConfig)
+        )
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or path.name
+        raise UsageError(f"{path.name}: {where}: {first['msg']}") from error
+    except (ValueError, TypeError, AssertionError, omegaconf.errors.OmegaConfBaseException) as error:
+        raise UsageError(f"{path.name}: {error}") from error
+
+
+def own_keys(path: Path, overrides: Iterable[str]) -> str:
+    """A yml that trains the same again: every key that differs from MaxText's base.yml."""
+    ours = pyconfig._load_config(str(path))
+    ours = omegaconf.OmegaConf.merge(ours, omegaconf.OmegaConf.from_cli(list(overrides)))
+    theirs = pyconfig._load_config(str(Path(pyconfig.__file__).with_name("base.yml")))
+    kept = {key: value for key, value in ours.items() if key not in theirs or theirs[key] != value}
+    kept["base_config"] = "base.yml"
+    return omegaconf.OmegaConf.to_yaml(omegaconf.OmegaConf.create(kept))
+
+
+def _known_keys(config_class: type[pydantic.BaseModel]) -> list[str]:
+    """Every key of the class and of the classes nested in it; base_config names the parent file."""
+    keys = ["base_config"]
+    for name, field in config_class.model_fields.items():
+        keys.append(name)
+        nested = field.annotation
+        if isinstance(nested, type) and issubclass(nested, pydantic.BaseModel):
+            keys += _known_keys(nested)
+    return keys
+
+
+def _hardware() -> str:
+    return {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "tpu": "tpu"}.get(jax.default_backend(), "cpu")
+
+
+def _batch_size(keys: dict[str, Any]) -> dict[str, str]:
+    """network_batch_size as MaxText's per_device_batch_size on the devices that there are."""
+    total = int(keys.get("network_batch_size") or 0)
+    if not total:
+        return {}
+    if "per_device_batch_size" in keys and keys["per_device_batch_size"] != _DEFAULT_PER_DEVICE:
+        raise UsageError("network_batch_size and per_device_batch_size exclude each other; give one of them")
+    accumulated = int(keys.get("gradient_accumulation_steps") or 1)
+    shares = jax.device_count() * accumulated
+    if total % shares:
+        raise UsageError(
+            f"network_batch_size={total} does not divide among {jax.device_count()} devices"
+            + (f" and {accumulated} accumulation steps" if accumulated > 1 else "")
+        )
+    return {"per_device_batch_size": str(total // shares)}
+
+
+_DEFAULT_PER_DEVICE = 12.0  # base.yml's
+
+
+def run(config: Any, session: Session) -> None:
+    """MaxText's whole training, with our data, records and checkpoints.
+
+    Returns when the training is over or was stopped; the session knows which. MaxText's own handling of
+    errors in the data is to return as well, so the caller looks at the feed's `error`.
+    """
+    _quiet()
+    jax.config.update("jax_default_prng_impl", "unsafe_rbg")
+    jax.config.update("jax_use_shardy_partitioner", config.shardy)
+    jax.config.update("jax_remove_size_one_mesh_axis_from_type", config.remove_size_one_mesh_axis_from_type)
+    train_utils.validate_train_config(config)
+    with _replaced(session):
+        train.train_loop(config, None)
+
+
+def _quiet() -> None:
+    absl.logging.set_verbosity(absl.logging.ERROR)
+    for name in ("maxtext", "pyconfig", "orbax"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def _replaced(session: Session) -> Iterator[None]:
+    saver = _Saver(session)
+    replacements = [
+        (input_pipeline_interface, "create_data_iterator", _data_iterators(session)),
+        (metric_logger, "MetricLogger", functools.partial(_Logger, session, saver)),
+        (checkpointing, "maybe_save_checkpoint", saver.after_step),
+        (train, "loss_fn", _loss_with_fields),
+        (train, "train_step", _train_step_with_fields),
+        (train, "eval_step", _eval_step_with_fields),
+    ]
+    originals = [getattr(module, name) for module, name, _ in replacements]
+    for module, name, ours in replacements:
+        setattr(module, name, ours)
+    try:
+        yield
+    finally:
+        for (module, name, _), original in zip(replacements, originals, strict=True):
+            setattr(module, name, original)
+
+
+def _data_iterators(session: Session) -> Callable[[Any, Any], tuple[Any, Any]]:
+    original = input_pipeline_interface.create_data_iterator
+
+    def create(config: Any, mesh: Any) -> tuple[Any, Any]:
+        if config.dataset_type != DATASET_TYPE:
+            return original(config, mesh)
+        for_train = sharding.get_input_data_sharding(config, mesh)
+        for_eval = sharding.get_input_data_sharding(config, mesh, rules=config.logical_axis_rules_for_eval)
+        return session.feeds(config, for_train, for_eval)
+
+    return create
+
+
+class _Saver:
+    """Saves after a step's numbers are on disk, not before.
+
+    MaxText saves first and records later. Killed in between, the resumed run would begin after a step
+    that nobody recorded. So the request is held until the logger has written.
+    """
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._original = checkpointing.maybe_save_checkpoint
+        self._held: tuple[Any, ...] | None = None
+        self.logger: _Logger | None = None
+
+    def after_step(
+        self, manager: Any, state: Any, config: Any, iterator: Any, step: int | None = None
+    ) -> None:
+        if step is not None:
+            self._held = (manager, state, config, iterator, int(step))
+            return
+        assert self.logger is not None
+        self.logger.write_buffered()
+        self._session.saving(config.steps - 1)
+        self._original(manager, state, config, iterator)
+
+    def after_record(self) -> None:
+        assert self.logger is not None
+        assert self._held is not None
+        manager, state, config, iterator, step = self._held
+        self._held = None
+        stop = self._session.must_stop(step)
+        due = manager is not None and checkpointing._should_save_checkpoint_at_step(
+            manager, step, config, False
+        )
+        if due or stop:
+            self.logger.write_buffered()
+        if manager is not None and (due or stop):
+            self._session.saving(step)
+            if due:
+                self._original(manager, state, config, iterator, step)
+            else:
+                checkpointing.save_checkpoint(manager, step, state, config, iterator, force=True)
+        if stop:
+            if manager is not None:
+                checkpointing.wait_until_finished(manager)
+            raise exceptions.StopTraining("asked to stop")
+
+
+class _Logger(metric_logger.MetricLogger):
+    """MaxText's logger, with our records instead of its log lines."""
+
+    def __init__(
+        self, session: Session, saver: _Saver, config: Any, learning_rate_schedule: Any, start_step: int = 0
+    ):
+        super().__init__(config, learning_rate_schedule, start_step)
+        self._session, self._saver = session, saver
+        saver.logger = self
+
+    def write_setup_info_to_tensorboard(self, params: Any) -> None:
+        super().write_setup_info_to_tensorboard(params)
+        self._session.begin(self.start_step, max_utils.calculate_num_params_from_pytree(params), self.writer)
+
+    def buffer_and_write_metrics(
+        self, metrics: Any, step: int, step_time_delta: Any = None, is_training: bool = True
+    ) -> None:
+        super().buffer_and_write_metrics(metrics, step, step_time_delta, is_training)
+        if is_training:
+            self._saver.after_record()
+
+    def write_buffered(self) -> None:
+        while self.buffered_metrics:
+            self._flush_one_buffered_entry(self.buffered_metrics.pop(0))
+
+    def _accumulate_eval_metrics(self, metrics: Any) -> None:
+        super()._accumulate_eval_metrics(metrics)
+        summed = np.asarray(metrics["scalar"][_FIELDS], np.float64)
+        total = self.cumulative_eval_metrics["scalar"]
+        total[_FIELDS] = summed + total.get(_FIELDS, 0.0)
+
+    def write_metrics(self, metrics: Any, step: int, metric_type: str = "train") -> None:
+        if metric_type == "running_eval":
+            return
+        scalars = jax.device_get(metrics["scalar"])
+        summed = np.asarray(scalars.pop(_FIELDS))
+        numbers = {name: float(value) for name, value in scalars.items()}
+        numbers |= {
+            f"{metric_type}/bits/{name}": value for name, value in fields.bits_per_measurement(summed).items()
+        }
+        self._session.record(metric_type, step, numbers)
+        shown = {"scalar": numbers, "scalars": {}}
+        if self.config.enable_tensorboard:
+            self.write_metrics_to_tensorboard(shown, step, metric_type)
+        if self.config.enable_wandb and jax.process_index() == 0:
+            self.write_metrics_to_wandb(shown, step)
+
+
+# The per-field sums travel through MaxText's steps in the place of z_loss, which is the one entry that
+# reaches the metrics of both steps untouched, gradient accumulation included.
+_FIELDS = "fields"
+_original_loss_fn = train.loss_fn
+_original_train_step = train.train_step
+_original_eval_step = train.eval_step
+
+
+def _loss_with_fields(model: Any, config: Any, data: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    seen = []
+    original = max_utils.cross_entropy_with_logits
+
+    def cross_entropy(logits: Any, targets: Any, z_loss: float = 0.0) -> tuple[Any, Any]:
+        losses = original(logits, targets, z_loss=z_loss)
+        seen.append((logits, losses))
+        return losses
+
+    max_utils.cross_entropy_with_logits = cross_entropy
+    try:
+        loss, aux = _original_loss_fn(model, config, data, *args, **kwargs)
+    finally:
+        max_utils.cross_entropy_with_logits = original
+    if config.dataset_type == DATASET_TYPE and seen:
+        logits, (total, z_loss) = jax.lax.stop_gradient(seen[0])
+        summed = fields.sums(logits, total - z_loss, data["targets"], data["targets_segmentation"] != 0)
+    else:
+        summed = jnp.zeros(len(fields.NAMES) + 1)
+    aux["z_loss"] = jnp.concatenate([jnp.reshape(aux["z_loss"], (1,)), summed])
+    return loss, aux
+
+
+@functools.wraps(_original_train_step)
+def _train_step_with_fields(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    state, metrics = _original_train_step(*args, **kwargs)
+    return state, _unpack(metrics, "learning/z_loss")
+
+
+@functools.wraps(_original_eval_step)
+def _eval_step_with_fields(*args: Any, **kwargs: Any) -> Any:
+    return _unpack(_original_eval_step(*args, **kwargs), "evaluation/z_loss")
+
+
+def _unpack(metrics: Any, vehicle: str) -> Any:
+    packed = metrics["scalar"][vehicle]
+    metrics["scalar"][vehicle], metrics["scalar"][_FIELDS] = packed[0], packed[1:]
+    return metrics

@@ -1,0 +1,175 @@
+"""`train`: begin a training or go on with it, and end with a model or a sentence."""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ping_llm.errors import PingError, UsageError
+from ping_llm.files import write_text
+from ping_llm.train import folder, settings
+from ping_llm.train.hosts import Hosts
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended, when it did not fail.
+
+    Attributes:
+        state: `finished`, `stopped` (by a signal, and saved) or `already` (finished before).
+        step: the last step that was made, counted from 0.
+        first_step_s: seconds from the call to the end of the first step.
+        imports_s: of which importing JAX and MaxText.
+    """
+
+    run: Path
+    state: str
+    step: int
+    loss: float | None = None
+    first_step_s: float | None = None
+    imports_s: float | None = None
+
+
+def train(
+    config: str,
+    overrides: Sequence[str] = (),
+    *,
+    run: Path | None = None,
+    rows: Path | None = None,
+    eval_rows: Path | None = None,
+    hosts: Hosts | None = None,
+) -> Outcome:
+    """Train, or go on where the run in the folder stopped.
+
+    Args:
+        config: the name of a packaged config or the path of a yml.
+        overrides: `key=value` words, as MaxText takes them.
+        run: the run's folder; runs/CONFIG unless given.
+        rows: the folder of probe rows to train on (network_train_files).
+        eval_rows: that of the evaluation (network_eval_files).
+        hosts: this process among several.
+
+    Raises:
+        UsageError: the config cannot work.
+        PingError: the training failed, and why.
+    """
+    started = time.monotonic()
+    path = settings.find(config)
+    run = run or Path("runs") / path.stem
+    words = list(overrides)
+    words += [f"network_train_files={rows.resolve()}"] if rows else []
+    words += [f"network_eval_files={eval_rows.resolve()}"] if eval_rows else []
+    hosts = hosts or Hosts()
+    hosts.connect()
+
+    with quiet():
+        from ping_llm.train import maxtext_seam as seam
+    from ping_llm.train.session import Session
+    from ping_llm.train.stops import Stops
+
+    imports_s = time.monotonic() - started
+    full = seam.read_config(path, words, run)
+    _check(full)
+    with contextlib.ExitStack() as stack:
+        if hosts.index == 0:
+            stack.enter_context(folder.only_one(run))
+        stops = stack.enter_context(Stops())
+        session = Session(run, full, stops)
+        if session.finished:
+            if hosts.index == 0 and not (run / "export" / "config.json").exists():
+                _export(run)
+            return Outcome(run, "already", full.steps - 1)
+        if hosts.index == 0:
+            write_text(run / "config.yml", seam.own_keys(path, words))
+            folder.update(
+                run,
+                state=folder.RUNNING,
+                message=None,
+                process=folder.here(),
+                processes=hosts.count,
+                steps=full.steps,
+                config=config,
+                overrides=list(overrides),
+                context_options=settings.context_options(full).as_dict(),
+            )
+        try:
+            _run(seam, full, session)
+        except BaseException as error:
+            if hosts.index == 0:
+                folder.update(run, state=folder.FAILED, message=str(error))
+            raise
+        state = folder.STOPPED if session.stopped else folder.FINISHED
+        if hosts.index == 0:
+            if state == folder.FINISHED:
+                _export(run)
+            folder.update(run, state=state, step=session.step, loss=session.loss)
+    first = session.first_step_at
+    return Outcome(
+        run, state, session.step, session.loss, first - started if first is not None else None, imports_s
+    )
+
+
+def _run(seam: Any, config: Any, session: Any) -> None:
+    try:
+        with quiet():
+            seam.run(config, session)
+    except (PingError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        if session_error := _disk_full(error):
+            raise PingError(f"the disk is full: {session_error}") from error
+        raise PingError(f"MaxText failed: {type(error).__name__}: {error}") from error
+    finally:
+        session.close()
+    session.check()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what MaxText and its imports print out of our output; --debug shows it."""
+    if os.environ.get("PING_LLM_DEBUG"):
+        yield
+        return
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+def _disk_full(error: BaseException | None) -> str | None:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return str(error)
+        if "No space left on device" in str(error):
+            return str(error).splitlines()[0]
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _check(config: Any) -> None:
+    """What MaxText would accept and our data would not."""
+    from ping_llm.tokens.vocab import VOCABULARY_SIZE
+
+    if config.dataset_type != settings.DatasetType.NETWORK:
+        return
+    if config.vocab_size != VOCABULARY_SIZE:
+        raise UsageError(f"vocab_size={config.vocab_size}, but the tokens are {VOCABULARY_SIZE}")
+    if not config.network_train_files:
+        raise UsageError("no data to train on: give --rows DIR or network_train_files=DIR")
+    if config.eval_interval > 0 and not config.network_eval_files:
+        raise UsageError("eval_interval is set, so give --eval-rows DIR or network_eval_files=DIR")
+    if config.attention == "cudnn_flash_jax":
+        raise UsageError(
+            "attention=cudnn_flash_jax ignores segments, so packed contexts would see each other; "
+            "use cudnn_flash_te or dot_product"
+        )
+    settings.context_options(config)
+
+
+def _export(run: Path) -> None:
+    from ping_llm.model.export import export
+
+    export(run, run / "export")

@@ -1,0 +1,176 @@
+"""One training from its first step, or the one after its newest checkpoint, to an honest end."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+
+from ping_llm.errors import PingError
+from ping_llm.train import checkpoints, folder, settings
+from ping_llm.train.feed import Feed, Source
+from ping_llm.train.records import LiveLine, Records
+from ping_llm.train.stops import Stops
+
+
+class Session:
+    """What the seam asks during a training (see maxtext_seam.Session).
+
+    Attributes:
+        next_step: the first step that is not in a checkpoint.
+        step: the last step that was recorded.
+        loss: its loss.
+        stopped: whether a signal ended the training.
+    """
+
+    def __init__(self, run: Path, config: Any, stops: Stops):
+        self._run, self._config, self._stops = run, config, stops
+        self._first = jax.process_index() == 0
+        self._ledger = checkpoints.Ledger(run)
+        newest = self._ledger.newest_whole() if self._first else None
+        if jax.process_count() > 1:
+            newest = int(multihost_utils.broadcast_one_to_all(-1 if newest is None else newest))
+        self.next_step = 0 if newest is None or newest < 0 else newest + 1
+        self.step = self.next_step - 1
+        self.loss: float | None = None
+        self.stopped = False
+        self.first_step_at: float | None = None
+        self._feed: Feed | None = None
+        self._eval_feed: Feed | None = None
+        self._records: Records | None = None
+        self._live = LiveLine(config.steps)
+
+    @property
+    def finished(self) -> bool:
+        return self.next_step >= self._config.steps
+
+    def feeds(self, config: Any, for_train: Any, for_eval: Any) -> tuple[Feed, Feed | None]:
+        rows = Path(config.network_train_files)
+        epochs = config.network_epochs or None
+        self._feed = Feed(
+            lambda: self._open(rows, config.global_batch_size_to_load, epochs), for_train, finite=False
+        )
+        self._go_on(self._feed)
+        if config.eval_interval > 0:
+            eval_rows = Path(config.network_eval_files)
+            self._eval_feed = Feed(
+                lambda: self._open(eval_rows, config.global_batch_size_to_load_eval, 1), for_eval, finite=True
+            )
+        return self._feed, self._eval_feed
+
+    def _open(self, rows: Path, batch_size: int, epochs: int | None) -> Source:
+        from ping_llm.contexts.batches import Batches
+
+        return Batches(
+            rows,
+            settings.context_options(self._config),
+            batch_size=batch_size,
+            length=self._config.max_target_length,
+            seed=self._config.data_shuffle_seed,
+            epochs=epochs,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+            threads=max(self._config.grain_worker_count, 1),
+        )
+
+    def _go_on(self, feed: Feed) -> None:
+        """A step takes one batch and a batch is a function of its index, so the step says where to go on."""
+        stream = folder.read(self._run).get("data")
+        if self.next_step == 0:
+            if self._first:
+                folder.update(self._run, data=feed.state())
+            return
+        if stream is None:
+            raise PingError(
+                f"{self._run / 'run.json'} does not say what data the checkpoints were trained on"
+            )
+        feed.skip_to(stream | {"batch": self.next_step}, self.next_step)
+
+    def begin(self, step: int, parameters: int, writer: Any) -> None:
+        if step != self.next_step:
+            raise PingError(f"MaxText begins at step {step}, the newest checkpoint says {self.next_step}")
+        if self._first:
+            folder.update(self._run, parameters=parameters)
+            self._records = Records(self._run / "metrics.jsonl", step)
+            self._recorded_at, self._waited = time.time(), 0.0
+
+    def record(self, kind: str, step: int, scalars: dict[str, float]) -> None:
+        loss = scalars["learning/loss" if kind == "train" else "eval/avg_loss"]
+        if not math.isfinite(loss):
+            raise PingError(
+                f"the loss of step {step} is {loss}; checkpoints up to before it are in "
+                f"{self._run / 'checkpoints'}. A lower learning_rate or gradient_clipping_threshold may help"
+            )
+        bits = {name.split("/")[-1]: value for name, value in scalars.items() if "/bits/" in name}
+        if kind == "train":
+            self.step, self.loss = step, loss
+        if not self._first:
+            return
+        assert self._records is not None
+        record: dict[str, Any] = {"kind": kind, "step": step, "loss": loss, "bits": bits}
+        if kind == "train":
+            now, waited = time.time(), self._feed.waited if self._feed else 0.0
+            tokens = scalars["learning/total_weights"]
+            record |= {
+                "learning_rate": scalars["learning/current_learning_rate"],
+                "grad_norm": scalars["learning/grad_norm"],
+                "tokens": int(tokens),
+                "seconds": round(now - self._recorded_at, 6),
+                "data_wait_s": round(waited - self._waited, 6),
+            }
+            self._recorded_at, self._waited = now, waited
+            self._live.train(step, loss, bits.get("total", math.nan), tokens, waited)
+        else:
+            record["tokens"] = int(scalars["eval/total_weights"])
+            self._live.eval(loss, bits.get("total", math.nan))
+        record["time"] = round(time.time(), 3)
+        self._records.append(record)
+
+    def must_stop(self, step: int) -> bool:
+        if self.first_step_at is None:
+            self.first_step_at = time.monotonic()
+        if self._feed is not None and self._feed.taken != step + 1:
+            raise PingError(f"step {step} was made with {self._feed.taken} batches of ours, not {step + 1}")
+        self.stopped = self._stops.requested(step)
+        return self.stopped
+
+    def saving(self, step: int) -> None:
+        if self._first:
+            assert self._records is not None
+            self._records.sync()
+            self._ledger.enter_new()
+
+    def check(self) -> None:
+        """Raise what MaxText kept quiet about, after its loop has returned."""
+        for feed, what in ((self._feed, "training"), (self._eval_feed, "evaluation")):
+            if feed is None or feed.error is None:
+                continue
+            if isinstance(feed.error, StopIteration):
+                raise PingError(self._ran_out(feed, what))
+            if isinstance(feed.error, PingError):
+                raise feed.error
+            raise PingError(
+                f"the {what} data failed at batch {feed.taken}: {type(feed.error).__name__}: {feed.error}"
+            ) from feed.error
+        if self._config.dataset_type == settings.DatasetType.NETWORK and self._feed is None:
+            raise PingError("MaxText did not take its data from us; nothing of this run can be trusted")
+        if not self.stopped and self.step != self._config.steps - 1:
+            raise PingError(
+                f"the training ended after step {self.step}, before its {self._config.steps} steps"
+            )
+
+    def _ran_out(self, feed: Feed, what: str) -> str:
+        if what == "evaluation":
+            return f"{self._config.network_eval_files} gives not one batch to evaluate"
+        return (
+            f"the data ran out after {feed.taken} of {self._config.steps} steps: {self._config.network_epochs} "
+            f"epochs of {self._config.network_train_files} are no more. Lower steps, or raise network_epochs "
+            "(0 goes on without end)"
+        )
+
+    def close(self) -> None:
+        if self._records is not None:
+            self._records.close()
+            self._ledger.enter_new()

@@ -1,0 +1,117 @@
+"""What a training is told: a config file, overrides, and the `network_*` keys that we add to MaxText's.
+
+A config is a MaxText yml (`base_config: base.yml` brings in MaxText's defaults) with our keys in it. Every
+option of `ContextOptions` is a key with `network_` in front, so that each default stands in one place.
+"""
+
+import dataclasses
+import difflib
+import enum
+import os
+import typing
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from ping_llm.contexts.options import ContextOptions
+from ping_llm.errors import UsageError
+
+PREFIX = "network_"
+
+
+class DatasetType(enum.StrEnum):
+    """What we add to MaxText's dataset types."""
+
+    NETWORK = "network"
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkKeys:
+    """Keys of ours beside the sampling options. Names and meanings are in docs/training.md."""
+
+    network_data_format: Literal["probe_rows"] = "probe_rows"
+    network_train_files: str = ""
+    network_eval_files: str = ""
+    # Sequences a step over all devices. Unlike per_device_batch_size it means the same on one host or four,
+    # which is what lets a run go on with another number of processes. 0: per_device_batch_size decides.
+    network_batch_size: int = 0
+    network_epochs: int = 0  # 0: without end; otherwise running out before `steps` is an error
+    grain_debug_mode: bool = False
+    grain_visualization_dir: str = ""
+
+
+def fields() -> dict[str, tuple[Any, Any]]:
+    """Every key that we add to MaxText's config class: its name, type and default."""
+    keys = _typed(NetworkKeys)
+    keys |= {PREFIX + name: value for name, value in _typed(ContextOptions).items()}
+    return keys
+
+
+def _typed(options: type) -> dict[str, tuple[Any, Any]]:
+    hints = typing.get_type_hints(options)
+    return {field.name: (hints[field.name], _default(field)) for field in dataclasses.fields(options)}
+
+
+def _default(field: dataclasses.Field) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def context_options(config: Any) -> ContextOptions:
+    """The sampling options of a config, as the context loader takes them."""
+    names = [field.name for field in dataclasses.fields(ContextOptions)]
+    return ContextOptions(**{name: getattr(config, PREFIX + name) for name in names})
+
+
+def packaged() -> list[str]:
+    """Names of the configs that come with the package, smallest first."""
+    folder = resources.files("ping_llm.train") / "configs"
+    names = [entry.name.removesuffix(".yml") for entry in folder.iterdir() if entry.name.endswith(".yml")]
+    return sorted(names, key=lambda name: (name != "tiny", len(name), name))
+
+
+def find(config: str) -> Path:
+    """The file behind CONFIG: a path to a yml, or the name of a packaged one."""
+    if config.endswith((".yml", ".yaml")) or os.sep in config:
+        path = Path(config)
+        if not path.is_file():
+            raise UsageError(f"no config at {path}; packaged ones are {', '.join(packaged())}")
+        return path
+    if config not in packaged():
+        raise UsageError(
+            f"no packaged config is called {config!r}{_suggestion(config, packaged())}; "
+            f"there are {', '.join(packaged())}, or give the path of a .yml"
+        )
+    return Path(str(resources.files("ping_llm.train") / "configs" / f"{config}.yml"))
+
+
+def split_overrides(overrides: Iterable[str]) -> dict[str, str]:
+    """`key=value` words, as MaxText takes them; a later one wins."""
+    keys = {}
+    for word in overrides:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{word!r} is not key=value; an override looks like steps=1000")
+        keys[key] = value
+    return keys
+
+
+def check_keys(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """Refuse a key that no config class knows, and say which one was probably meant."""
+    known = list(known)
+    for key in given:
+        if key not in known:
+            raise UsageError(f"{where}: no key is called {key!r}{_suggestion(key, known)}")
+
+
+def _suggestion(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def compilation_cache() -> Path:
+    """Where JAX keeps compiled programs between launches: it saves a second launch most of its compiling."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ping-llm" / "jax"
