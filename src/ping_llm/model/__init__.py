@@ -1,0 +1,1 @@
+"""A checkpoint becomes logits: reading, exporting and running the model, without MaxText."""

@@ -1,0 +1,143 @@
+"""Orbax checkpoints of MaxText → plain arrays under Hugging Face Llama names.
+
+MaxText keeps projections as [in, heads, head_dim], stacks scanned layers on axis 1, and folds 1/√head_dim
+into the query kernel's initialisation instead of dividing the scores. Llama divides them, so the query weights
+are multiplied by √head_dim here; nothing needs to be permuted, because both rotate halves.
+"""
+
+import ast
+import json
+import logging
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ping_llm.errors import PingError
+from ping_llm.model.config import ModelConfig
+
+Tensors = dict[str, np.ndarray]
+
+_LAYER_KERNELS = {
+    "pre_self_attention_layer_norm/scale": "input_layernorm",
+    "post_self_attention_layer_norm/scale": "post_attention_layernorm",
+    "self_attention/query/kernel": "self_attn.q_proj",
+    "self_attention/key/kernel": "self_attn.k_proj",
+    "self_attention/value/kernel": "self_attn.v_proj",
+    "self_attention/out/kernel": "self_attn.o_proj",
+    "mlp/wi_0/kernel": "mlp.gate_proj",
+    "mlp/wi_1/kernel": "mlp.up_proj",
+    "mlp/wo/kernel": "mlp.down_proj",
+}
+
+
+def steps(checkpoints: Path) -> list[Path]:
+    """The finished checkpoints below a folder, oldest first."""
+    found = [path for path in checkpoints.glob("*") if path.name.isdigit() and (path / "items").is_dir()]
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def read(step: Path) -> Tensors:
+    """Read the parameters (not the optimizer) of one checkpoint, named as MaxText names them, by path."""
+    items = step / "items" if (step / "items").is_dir() else step
+    if not (items / "_METADATA").is_file():
+        raise PingError(f"{step} is not a checkpoint: it has no items/_METADATA")
+    tree = json.loads((items / "_METADATA").read_text())["tree_metadata"]
+    names = [ast.literal_eval(key) for key in tree]
+    names = [name for name in names if name[:2] == ("params", "params")]
+    if not names:
+        raise PingError(f"{step} holds no params: it is not a MaxText training checkpoint")
+
+    # Orbax logs every array, and warns about the sharding of another topology: neither concerns a reader.
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    import jax
+    import orbax.checkpoint as ocp
+
+    wanted: dict[str, Any] = {}
+    restore: dict[str, Any] = {}
+    for name in names:
+        leaf, arguments = wanted, restore
+        for part in name[:-1]:
+            leaf, arguments = leaf.setdefault(part, {}), arguments.setdefault(part, {})
+        leaf[name[-1]] = 0
+        arguments[name[-1]] = ocp.RestoreArgs(restore_type=np.ndarray)
+    restored = ocp.PyTreeCheckpointer().restore(
+        items.resolve(), args=ocp.args.PyTreeRestore(item=wanted, restore_args=restore, partial_restore=True)
+    )
+    flat = jax.tree_util.tree_flatten_with_path(restored["params"]["params"])[0]
+    return {"/".join(str(key.key) for key in path): np.asarray(leaf, np.float32) for path, leaf in flat}
+
+
+def to_llama(params: Tensors, settings: dict[str, Any]) -> tuple[ModelConfig, Tensors]:
+    """Rename and reshape MaxText's llama2 decoder block to Hugging Face Llama.
+
+    Args:
+      params: what `read` returns.
+      settings: MaxText's configuration where known; only what shapes cannot tell is read from it.
+    """
+    params = dict(params)
+    layers = _unstack(params)
+    try:
+        tensors = {
+            "model.embed_tokens.weight": params.pop("token_embedder/embedding"),
+            "model.norm.weight": params.pop("decoder/decoder_norm/scale"),
+            "lm_head.weight": params.pop("decoder/logits_dense/kernel").T,
+        }
+        width, heads, head_dim = layers[0]["self_attention/query/kernel"].shape
+        kv_heads = layers[0]["self_attention/key/kernel"].shape[1]
+        mlp_width = layers[0]["mlp/wi_0/kernel"].shape[1]
+        for index, layer in enumerate(layers):
+            for theirs, ours in _LAYER_KERNELS.items():
+                tensors[f"model.layers.{index}.{ours}.weight"] = _projection(
+                    theirs, layer.pop(theirs), head_dim
+                )
+    except (KeyError, IndexError) as missing:
+        raise PingError(
+            f"the checkpoint has no {missing}: "
+            "only decoder_block=llama2 with logits_via_embedding=false can be read"
+        ) from None
+    left = sorted(params) + sorted(name for layer in layers for name in layer)
+    if left:
+        raise PingError(
+            f"the checkpoint holds {left[0]}, which decoder_block=llama2 does not have: it cannot be read"
+        )
+    if settings.get("rope_type", "default") != "default":
+        raise PingError(f"rope_type is {settings['rope_type']!r}: only 'default' can be read")
+    config = ModelConfig(
+        layers=len(layers),
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        mlp_width=mlp_width,
+        vocabulary=tensors["lm_head.weight"].shape[0],
+        max_length=int(settings.get("max_target_length", ModelConfig.max_length)),
+        rope_theta=float(settings.get("rope_max_timescale", ModelConfig.rope_theta)),
+        norm_epsilon=float(settings.get("normalization_layer_epsilon", ModelConfig.norm_epsilon)),
+    )
+    return config, {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+
+
+def _unstack(params: Tensors) -> list[Tensors]:
+    """Take the layers out of `params`, whether scanned (stacked on axis 1) or named one by one."""
+    layers: dict[int, Tensors] = {}
+    for name in list(params):
+        if name.startswith("decoder/layers/"):
+            stacked = params.pop(name)
+            for index in range(stacked.shape[1]):
+                layers.setdefault(index, {})[name.removeprefix("decoder/layers/")] = stacked[:, index]
+        elif match := re.fullmatch(r"decoder/layers_(\d+)/(.+)", name):
+            layers.setdefault(int(match[1]), {})[match[2]] = params.pop(name)
+    return [layers[index] for index in sorted(layers)]
+
+
+def _projection(name: str, kernel: np.ndarray, head_dim: int) -> np.ndarray:
+    """Return the matrix [out, in] (or the vector of a norm)."""
+    if name.endswith("scale"):
+        return kernel
+    if name == "self_attention/out/kernel":
+        return kernel.reshape(-1, kernel.shape[-1]).T
+    matrix = kernel.reshape(kernel.shape[0], -1).T
+    return matrix * math.sqrt(head_dim) if "query" in name else matrix

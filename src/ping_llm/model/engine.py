@@ -1,0 +1,323 @@
+"""Logits in plain JAX, with a KV cache whose prefix many continuations share.
+
+Three ways in, each compiled once a shape (sequences are padded to a few lengths, so shapes are few):
+  log_probabilities   whole packed batches, segment-aware: scoring and hold-out bits
+  prefill + branch    one context, many short continuations of it: exact distributions
+  prefill + step      one token at a time: sampling
+
+A branch attends to the one shared prefix and to its own few tokens, so 256 continuations of a context of 400
+tokens cost 256 tokens of compute and no copy of the cache. Layers are unrolled: at the sizes of this project
+that is faster than a scan, and compiles in about a second.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ping_llm.errors import PingError
+from ping_llm.model.checkpoint import Tensors
+from ping_llm.model.config import ModelConfig
+
+Params = dict[str, Any]
+
+#: The first input of a segment: nothing has been said yet.
+START = 0
+
+#: Sequences are padded to the next of these (then to multiples of 512), batches to powers of two.
+LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
+
+_einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Contexts that have been read: their cache, and what comes next.
+
+    Attributes:
+      keys, values: [layers][rows, length, kv_heads, head_dim].
+      lengths: inputs of each row, the leading PAD included; int32 [rows].
+      tail: float32 [rows, n, vocabulary], log-probabilities after each of the last n inputs.
+    """
+
+    keys: list[jax.Array]
+    values: list[jax.Array]
+    lengths: np.ndarray
+    tail: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+class Engine:
+    """One model on one device."""
+
+    def __init__(self, config: ModelConfig, tensors: Tensors):
+        self.config = config
+        self._params = _prepare(config, tensors)
+
+    def log_probabilities(
+        self, inputs: np.ndarray, targets: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
+    ) -> np.ndarray:
+        """Natural log-probability of each target of a packed batch; 0 where there is none (segmentation 0).
+
+        All arguments are int32 [batch, length]; segmentation is that of the inputs. The sum over a segment is
+        what the training loss adds up.
+        """
+        return np.asarray(
+            _target_log_probabilities(self.config, self._params, inputs, targets, positions, segmentation)
+        )
+
+    def logits(self, inputs: np.ndarray, positions: np.ndarray, segmentation: np.ndarray) -> np.ndarray:
+        """float32 [batch, length, vocabulary] of a packed batch."""
+        return np.asarray(_packed_logits(self.config, self._params, inputs, positions, segmentation))
+
+    def prefill(self, sequences: Sequence[np.ndarray], tail: int = 1) -> Prefix:
+        """Read token sequences (without the leading PAD, which is added) and keep the cache.
+
+        Args:
+          sequences: one array of ids a row, of any lengths.
+          tail: for how many of the last inputs the next-token distribution is kept.
+        """
+        lengths = np.array([len(sequence) + 1 for sequence in sequences], np.int32)
+        longest = int(lengths.max())
+        if longest > self.config.max_length:
+            raise PingError(
+                f"a context of {longest} tokens is longer than the {self.config.max_length} "
+                "this model was trained on"
+            )
+        if lengths.min() < tail:
+            raise ValueError(f"tail {tail} is longer than the shortest sequence")
+        rows = _next_power(len(sequences))
+        inputs = np.full((rows, padded_length(longest)), START, np.int32)
+        for row, sequence in enumerate(sequences):
+            inputs[row, 1 : len(sequence) + 1] = sequence
+        padded = np.full(rows, tail, np.int32)
+        padded[: len(lengths)] = lengths
+        keys, values, last = _prefill(self.config, self._params, inputs, padded, tail)
+        return Prefix(keys, values, lengths, np.asarray(last)[: len(lengths)])
+
+    def branch(self, prefix: Prefix, suffixes: np.ndarray) -> np.ndarray:
+        """Continue each context in many ways.
+
+        Args:
+          prefix: rows that have been read.
+          suffixes: int32 [rows, ways, depth]: for each row, the tokens of each continuation.
+
+        Returns:
+          float32 [rows, ways, depth, vocabulary]: log-probabilities of what follows each suffix token.
+        """
+        rows, ways, depth = suffixes.shape
+        padded = np.zeros((prefix.keys[0].shape[0], _next_power(ways), depth), np.int32)
+        padded[:rows, :ways] = suffixes
+        lengths = np.ones(padded.shape[0], np.int32)
+        lengths[:rows] = prefix.lengths
+        out = _branch(self.config, self._params, prefix.keys, prefix.values, lengths, padded)
+        return np.asarray(out)[:rows, :ways]
+
+    def start(self, prefix: Prefix, copies: int, room: int) -> "Decoder":
+        """Begin sampling: `copies` continuations of the only row of `prefix`, at most `room` tokens each."""
+        return Decoder(self.config, self._params, prefix, copies, room)
+
+
+class Decoder:
+    """Token-at-a-time decoding with a growing cache, updated in place."""
+
+    def __init__(self, config: ModelConfig, params: Params, prefix: Prefix, copies: int, room: int):
+        if len(prefix) != 1:
+            raise ValueError("sampling starts from one context")
+        self._config, self._params = config, params
+        self._rows = copies
+        length = padded_length(int(prefix.lengths[0]) + room)
+        self._keys, self._values = _widen(prefix.keys, prefix.values, _next_power(copies), length)
+        self._position = int(prefix.lengths[0])
+        self.log_probabilities = np.repeat(prefix.tail[:, -1], copies, axis=0)
+
+    def step(self, tokens: np.ndarray) -> np.ndarray:
+        """Append one token a row; return the log-probabilities of the next, float32 [copies, vocabulary]."""
+        padded = np.zeros(self._keys[0].shape[0], np.int32)
+        padded[: self._rows] = tokens
+        self._keys, self._values, out = _step(
+            self._config, self._params, self._keys, self._values, np.int32(self._position), padded
+        )
+        self._position += 1
+        self.log_probabilities = np.asarray(out)[: self._rows]
+        return self.log_probabilities
+
+
+def padded_length(length: int) -> int:
+    """The length a sequence is padded to."""
+    for allowed in LENGTHS:
+        if length <= allowed:
+            return allowed
+    return -(-length // 512) * 512
+
+
+def _next_power(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def _prepare(config: ModelConfig, tensors: Tensors) -> Params:
+    """Weights as [in, out]; query, key and value (gate and up) side by side: fewer, larger products."""
+
+    def matrix(*names: str) -> jax.Array:
+        return jnp.asarray(np.concatenate([tensors[f"{name}.weight"] for name in names]).T.astype(np.float32))
+
+    try:
+        layers = [
+            {
+                "attention_norm": jnp.asarray(tensors[f"{at}.input_layernorm.weight"], jnp.float32),
+                "qkv": matrix(*(f"{at}.self_attn.{name}_proj" for name in "qkv")),
+                "out": matrix(f"{at}.self_attn.o_proj"),
+                "mlp_norm": jnp.asarray(tensors[f"{at}.post_attention_layernorm.weight"], jnp.float32),
+                "gate_up": matrix(f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"),
+                "down": matrix(f"{at}.mlp.down_proj"),
+            }
+            for at in (f"model.layers.{index}" for index in range(config.layers))
+        ]
+        return {
+            "embedding": jnp.asarray(tensors["model.embed_tokens.weight"], jnp.float32),
+            "layers": layers,
+            "norm": jnp.asarray(tensors["model.norm.weight"], jnp.float32),
+            "head": matrix("lm_head"),
+        }
+    except KeyError as missing:
+        raise PingError(f"the weights lack {missing}: export the run again") from None
+
+
+def _norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
+    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon) * scale
+
+
+def _rotate(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
+    """Rotary positions over the halves of each head. x: [..., length, heads, dim]; positions: [..., length]."""
+    half = x.shape[-1] // 2
+    frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = positions[..., None, None].astype(jnp.float32) * frequencies
+    cosine, sine = jnp.cos(angles), jnp.sin(angles)
+    first, second = x[..., :half], x[..., half:]
+    return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+
+
+def _project(config: ModelConfig, layer: Params, x: jax.Array, positions: jax.Array):
+    """Queries grouped by their key head [..., kv, group, dim], keys and values [..., kv, dim]."""
+    heads, kv, dim = config.heads, config.kv_heads, config.head_dim
+    qkv = _einsum("...e,ef->...f", _norm(x, layer["attention_norm"], config.norm_epsilon), layer["qkv"])
+    qkv = qkv.reshape(*x.shape[:-1], heads + 2 * kv, dim)
+    query, key, value = jnp.split(qkv, (heads, heads + kv), axis=-2)
+    query = _rotate(query, positions, config.rope_theta) / np.sqrt(dim).astype(np.float32)
+    return (
+        query.reshape(*x.shape[:-1], kv, heads // kv, dim),
+        _rotate(key, positions, config.rope_theta),
+        value,
+    )
+
+
+def _finish(config: ModelConfig, layer: Params, x: jax.Array, attended: jax.Array) -> jax.Array:
+    """Output projection, residuals and SwiGLU."""
+    x = x + _einsum("...f,fe->...e", attended.reshape(*x.shape[:-1], -1), layer["out"])
+    hidden = _einsum("...e,ef->...f", _norm(x, layer["mlp_norm"], config.norm_epsilon), layer["gate_up"])
+    gate, up = jnp.split(hidden, 2, axis=-1)
+    return x + _einsum("...f,fe->...e", jax.nn.silu(gate) * up, layer["down"])
+
+
+def _head(config: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
+    return _einsum("...e,ev->...v", _norm(x, params["norm"], config.norm_epsilon), params["head"])
+
+
+def _attend(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+    """query [b,q,kv,g,d], key and value [b,k,kv,d], mask [b or 1,q,k]."""
+    scores = jnp.where(mask[:, None, None], _einsum("bqhgd,bkhd->bhgqk", query, key), -jnp.inf)
+    return _einsum("bhgqk,bkhd->bqhgd", jax.nn.softmax(scores, axis=-1), value)
+
+
+def _packed(config: ModelConfig, params: Params, inputs, positions, segmentation) -> jax.Array:
+    length = inputs.shape[1]
+    causal = jnp.tril(jnp.ones((length, length), bool))
+    # A padded position attends to the other padding, so that no row of the softmax is empty.
+    mask = causal & (segmentation[:, :, None] == segmentation[:, None, :])
+    x = params["embedding"][inputs]
+    for layer in params["layers"]:
+        query, key, value = _project(config, layer, x, positions)
+        x = _finish(config, layer, x, _attend(query, key, value, mask))
+    return _head(config, params, x)
+
+
+@partial(jax.jit, static_argnums=0)
+def _packed_logits(config, params, inputs, positions, segmentation):
+    return _packed(config, params, inputs, positions, segmentation)
+
+
+@partial(jax.jit, static_argnums=0)
+def _target_log_probabilities(config, params, inputs, targets, positions, segmentation):
+    logits = _packed(config, params, inputs, positions, segmentation)
+    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return jnp.where(segmentation != 0, chosen - jax.nn.logsumexp(logits, axis=-1), 0.0)
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def _prefill(config, params, inputs, lengths, tail):
+    length = inputs.shape[1]
+    positions = jnp.arange(length)[None]
+    # Padding stands at the end, where no real position can see it: the causal mask is enough.
+    mask = jnp.tril(jnp.ones((1, length, length), bool))
+    x = params["embedding"][inputs]
+    keys, values = [], []
+    for layer in params["layers"]:
+        query, key, value = _project(config, layer, x, positions)
+        keys.append(key)
+        values.append(value)
+        x = _finish(config, layer, x, _attend(query, key, value, mask))
+    last = lengths[:, None] - tail + jnp.arange(tail)
+    x = jnp.take_along_axis(x, last[..., None], axis=1)
+    return keys, values, jax.nn.log_softmax(_head(config, params, x), axis=-1)
+
+
+@partial(jax.jit, static_argnums=0)
+def _branch(config, params, keys, values, lengths, suffixes):
+    rows, ways, depth = suffixes.shape
+    kv, dim = config.kv_heads, config.head_dim
+    positions = lengths[:, None, None] + jnp.arange(depth)
+    seen = jnp.arange(keys[0].shape[1]) < lengths[:, None]
+    causal = jnp.tril(jnp.ones((depth, depth), bool))
+    x = params["embedding"][suffixes]
+    for layer, prefix_key, prefix_value in zip(params["layers"], keys, values, strict=True):
+        query, key, value = _project(config, layer, x, positions)
+        flat = query.reshape(rows, ways * depth, kv, -1, dim)
+        shared = _einsum("bqhgd,bkhd->bhgqk", flat, prefix_key)
+        shared = jnp.where(seen[:, None, None, None], shared, -jnp.inf)
+        own = _einsum("bwqhgd,bwkhd->bhgwqk", query, key)
+        own = jnp.where(causal, own, -jnp.inf).reshape(*shared.shape[:-1], depth)
+        weights = jax.nn.softmax(jnp.concatenate([shared, own], axis=-1), axis=-1)
+        attended = _einsum("bhgqk,bkhd->bqhgd", weights[..., :-depth], prefix_value)
+        own_weights = weights[..., -depth:].reshape(rows, kv, -1, ways, depth, depth)
+        attended = attended.reshape(query.shape) + _einsum("bhgwqk,bwkhd->bwqhgd", own_weights, value)
+        x = _finish(config, layer, x, attended)
+    return jax.nn.log_softmax(_head(config, params, x), axis=-1)
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _widen(keys, values, copies, length):
+    def widen(array):
+        array = jnp.broadcast_to(array[:1, :length], (copies, *array[:1, :length].shape[1:]))
+        return jnp.pad(array, ((0, 0), (0, length - array.shape[1]), (0, 0), (0, 0)))
+
+    return [widen(key) for key in keys], [widen(value) for value in values]
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
+def _step(config, params, keys, values, position, tokens):
+    seen = (jnp.arange(keys[0].shape[1]) <= position)[None, None]
+    positions = jnp.full((tokens.shape[0], 1), position)
+    x = params["embedding"][tokens][:, None]
+    new_keys, new_values = [], []
+    for layer, cached_key, cached_value in zip(params["layers"], keys, values, strict=True):
+        query, key, value = _project(config, layer, x, positions)
+        new_keys.append(jax.lax.dynamic_update_slice_in_dim(cached_key, key, position, axis=1))
+        new_values.append(jax.lax.dynamic_update_slice_in_dim(cached_value, value, position, axis=1))
+        x = _finish(config, layer, x, _attend(query, new_keys[-1], new_values[-1], seen))
+    return new_keys, new_values, jax.nn.log_softmax(_head(config, params, x[:, 0]), axis=-1)
