@@ -6,13 +6,16 @@ TEST_EXTRAS := train spark modal wandb onnx evaluate dev
 # Two workers fill the two cores that CI has; PYTEST_ARGS passes on what you want to add.
 PYTEST_ARGS ?= -n 2
 
-.PHONY: help setup demo test lint format clean
+.PHONY: help setup system-packages demo test lint format clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## make .venv with everything that training needs
 	@scripts/bootstrap.sh train
+
+system-packages: ## as root: Slurm and Java, which some tests use and pip cannot install
+	@scripts/system-packages.sh
 
 demo: ## simulate, train a tiny model and answer a question, below runs/demo
 	@scripts/bootstrap.sh train

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Installs what pip cannot, for the tests that use it: a Slurm to submit to, a Java for Spark. Debian or Ubuntu, as root.
+# What is there already is left alone.
+set -euo pipefail
+
+wanted=()
+command -v sbatch >/dev/null && command -v slurmctld >/dev/null && command -v munged >/dev/null || wanted+=(slurm-wlm munge)
+command -v java >/dev/null || wanted+=(openjdk-17-jre-headless)
+[ ${#wanted[@]} -gt 0 ] || exit 0
+
+if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then
+  echo "system-packages: install ${wanted[*]} (as root, with apt-get or its like); without them their tests are skipped." >&2
+  exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -qq -y --no-install-recommends "${wanted[@]}" >/dev/null
