@@ -1,0 +1,233 @@
+"""One context, compiled: select measurements of a row, order them, write their tokens."""
+
+from itertools import permutations
+from math import factorial
+
+import numpy as np
+
+from ping_llm.compiled import kernel
+from ping_llm.contexts.draws import (
+    FIELD_ORDER,
+    FOCUS_COUNT,
+    FOCUS_OTHER,
+    FOCUS_POINT,
+    MEASUREMENT_BITS,
+    SAMPLE,
+    SHUFFLE,
+    UNTIMED_PLACE,
+    UNTIMED_RANK,
+    UNTIMED_SHARE,
+    below,
+    draw,
+    lower,
+    upper,
+)
+from ping_llm.contexts.shape import ALL, FOCUSED, NONE, WINDOW, known_destination, untimed_count
+from ping_llm.tokens.codec import put_address, put_errors, put_msm_id, put_result, put_size, put_time
+from ping_llm.tokens.vocab import DST_IPV4, DST_IPV6, MEASUREMENT, SRC_IPV4, SRC_IPV6, Field
+
+#: A focused context turns on one to four destinations.
+MAX_FOCUS = 4
+
+MOST_FIELDS = len(Field)
+_SRC, _DST, _TIME, _RESULT = int(Field.SRC), int(Field.DST), int(Field.TIME), int(Field.RESULT)
+_SIZE, _ERRORS, _MSM_ID = int(Field.SIZE), int(Field.ERRORS), int(Field.MSM_ID)
+
+_MICROSECONDS = 1_000_000
+
+
+def _order_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All orders of 0..7 fields, sorted, three bits a place; where those of f fields start; and f!."""
+    packed: list[int] = []
+    starts, counts = [], []
+    for fields in range(MOST_FIELDS + 1):
+        starts.append(len(packed))
+        counts.append(factorial(fields))
+        packed += [
+            sum(which << (3 * place) for place, which in enumerate(order))
+            for order in permutations(range(fields))
+        ]
+    return np.array(packed, np.int64), np.array(starts, np.int64), np.array(counts, np.int64)
+
+
+_ORDERS, _ORDER_STARTS, _ORDER_COUNTS = _order_tables()
+
+
+@kernel
+def _mark_sample(marks, key, size, count):
+    """Mark `count` of [0, size), all subsets alike (Floyd's way: one draw a mark)."""
+    for last in range(size - count, size):
+        pick = below(draw(key, SAMPLE, last), last + 1)
+        if marks[pick]:
+            pick = last
+        marks[pick] = 1
+
+
+@kernel
+def _matches(dst, at, focus, many):
+    for index in range(many):
+        if dst[at, 0] == dst[focus[index], 0] and dst[at, 1] == dst[focus[index], 1]:
+            return True
+    return False
+
+
+@kernel
+def _select_focused(chosen, marks, ranks, focus, key, count, dst, begin, size):
+    """Up to four destinations' measurements next to a point; then others of the same span.
+
+    The span is widened to `count` measurements around the point where the destinations' own is smaller, so
+    that a context is as long as planned.
+    """
+    point = below(draw(key, FOCUS_POINT, 0), size)
+    many = 1 + below(draw(key, FOCUS_COUNT, 0), MAX_FOCUS)
+    focus[0] = begin + point
+    for index in range(1, many):  # a destination drawn twice leaves fewer
+        focus[index] = begin + below(draw(key, FOCUS_OTHER, index), size)
+    marks[point] = 1
+    taken = 1
+    first = last = point
+    left, right = point - 1, point + 1
+    while taken < count and (left >= 0 or right < size):
+        if right < size:
+            if _matches(dst, begin + right, focus, many):
+                marks[right] = 1
+                taken += 1
+                last = right
+            right += 1
+        if taken < count and left >= 0:
+            if _matches(dst, begin + left, focus, many):
+                marks[left] = 1
+                taken += 1
+                first = left
+            left -= 1
+    around = max(0, min(point - count // 2, size - count))
+    first = min(first, around)
+    last = max(last, around + count - 1)
+    _mark_sample(ranks, key, last - first + 1 - taken, count - taken)
+    rank = 0
+    place = 0
+    for index in range(first, last + 1):
+        if marks[index]:
+            marks[index] = 0
+            chosen[place] = index
+            place += 1
+        else:
+            if ranks[rank]:
+                ranks[rank] = 0
+                chosen[place] = index
+                place += 1
+            rank += 1
+
+
+@kernel
+def select(chosen, marks, ranks, focus, key, shape, dst, begin, size):
+    """Fill `chosen` with places in the row, ascending. `marks` and `ranks` are all 0, and stay so."""
+    if shape.kind == FOCUSED:
+        _select_focused(chosen, marks, ranks, focus, key, shape.measurements, dst, begin, size)
+    elif shape.kind == WINDOW and shape.measurements < shape.window:
+        _mark_sample(marks, key, shape.window, shape.measurements)
+        place = 0
+        for index in range(shape.window):
+            if marks[index]:
+                marks[index] = 0
+                chosen[place] = shape.start + index
+                place += 1
+    else:
+        for place in range(shape.measurements):
+            chosen[place] = shape.start + place
+
+
+@kernel
+def _shuffle(values, count, key):
+    for last in range(count - 1, 0, -1):
+        other = below(draw(key, SHUFFLE, last), last + 1)
+        values[last], values[other] = values[other], values[last]
+
+
+@kernel
+def arrange(order, timed, chosen, loose, key, mode, count):
+    """Put the chosen in the order in which they are stated, and say which state their time."""
+    if mode != ALL and mode != NONE:
+        lost = untimed_count(upper(draw(key, UNTIMED_SHARE, 0)), count)
+        left = lost
+        kept = 0
+        for rank in range(count):
+            if below(draw(key, UNTIMED_RANK, rank), count - rank) < left:
+                loose[lost - left] = chosen[rank]
+                left -= 1
+            else:
+                chosen[kept] = chosen[rank]
+                kept += 1
+        _shuffle(loose, lost, key)
+        left = lost
+        for place in range(count):
+            if below(draw(key, UNTIMED_PLACE, place), count - place) < left:
+                order[place] = loose[lost - left]
+                timed[place] = 0
+                left -= 1
+            else:
+                order[place] = chosen[place - (lost - left)]
+                timed[place] = 1
+        return
+    for place in range(count):
+        order[place] = chosen[place]
+        timed[place] = 1 if mode == ALL else 0
+    if mode == NONE:
+        _shuffle(order, count, key)
+
+
+@kernel
+def write(out, position, key, shape, order, timed, source, ipv4, begin, columns, p):
+    """Write the context's tokens at out[position]; return the position after them."""
+    time, dst, rtt, size, errors, msm_id = columns
+    address = 4 if ipv4 else 16
+    previous = np.int64(-1)
+    for place in range(shape.measurements):
+        at = begin + order[place]
+        bits = draw(key, MEASUREMENT_BITS, place)
+        fields = 0
+        present = 0
+        if place == 0 or upper(bits) < p.repeat_source:
+            present = _SRC
+            fields = 1
+        present |= _DST << (3 * fields)
+        fields += 1
+        if timed[place]:
+            present |= _TIME << (3 * fields)
+            fields += 1
+        present |= _RESULT << (3 * fields)
+        fields += 1
+        if p.size and size[at] >= 0:
+            present |= _SIZE << (3 * fields)
+            fields += 1
+        if p.errors and errors[at] >= 0:
+            present |= _ERRORS << (3 * fields)
+            fields += 1
+        if p.msm_id and msm_id[at] >= 0:
+            present |= _MSM_ID << (3 * fields)
+            fields += 1
+        which = below(draw(key, FIELD_ORDER, place), _ORDER_COUNTS[fields])
+        permutation = _ORDERS[_ORDER_STARTS[fields] + which]
+
+        out[position] = MEASUREMENT
+        position += 1
+        for turn in range(fields):
+            field = (present >> (3 * ((permutation >> (3 * turn)) & 7))) & 7
+            if field == _DST:
+                known = known_destination(key, place, lower(bits) < p.prefix, address)
+                position = put_address(out, position, DST_IPV4, DST_IPV6, dst[at], known)
+            elif field == _RESULT:
+                position = put_result(out, position, rtt[at], p.encoding, p.clip_limit_ms)
+            elif field == _TIME:
+                seconds = time[at] // _MICROSECONDS
+                position = put_time(out, position, seconds, previous)
+                previous = seconds
+            elif field == _SRC:
+                position = put_address(out, position, SRC_IPV4, SRC_IPV6, source, shape.source_bytes)
+            elif field == _SIZE:
+                position = put_size(out, position, size[at])
+            elif field == _ERRORS:
+                position = put_errors(out, position, errors[at])
+            else:
+                position = put_msm_id(out, position, msm_id[at])
+    return position

@@ -1,0 +1,181 @@
+"""Fill planned sequences with tokens, compiled, over all rows of a unit at once.
+
+A planned context takes at most its bound; what is left over (the bound's slack and the gaps of packing) is
+filled with *fillers*: further draws from rows that were read anyway, of which those of a unit are a fair
+sample. A filler's budget is the space left, so nothing is cut in two, and no planned context gives way. Only
+a rest too small for a measurement stays empty.
+"""
+
+import numpy as np
+
+from ping_llm.compiled import kernel
+from ping_llm.contexts.context import MAX_FOCUS, arrange, select, write
+from ping_llm.contexts.draws import FILLER_KEY, FILLER_PICK, below, draw
+from ping_llm.contexts.shape import shape_of
+
+#: Sequences that share their rows as a source of fillers: a host reads whole groups.
+GROUP = 8
+
+#: The last stretch of a sequence is worth a choice: of so many fillers, the one that leaves least. Before it
+#: the first that fits is taken, because choosing favours kinds of contexts that fit.
+LAST_STRETCH = 128
+CHOICES = 8
+
+# What is noted of each context written.
+NOTE_CONTEXT, NOTE_FILLER, NOTE_KIND, NOTE_MODE, NOTE_COUNT, NOTE_LENGTH, NOTE_CUT = range(7)
+NOTES = 7
+
+
+@kernel
+def smallest_measurement(p):
+    """Tokens of the shortest measurement that states its source."""
+    if p.prefix > 0:
+        return 1 + 3 + 3 + p.result_length + p.extra_length
+    return 1 + 5 + 5 + p.result_length + p.extra_length
+
+
+@kernel
+def fill(
+    targets,
+    inputs,
+    positions,
+    segments,
+    notes,
+    sequences,
+    first,
+    group_begin,
+    group_end,
+    context_row,
+    context_key,
+    filler_key,
+    fillers,
+    src,
+    offsets,
+    columns,
+    p,
+):
+    """Write the sequences of a unit that are this host's.
+
+    Args:
+        targets, inputs, positions, segments: int32 [n, length], written whole.
+        notes: int32 [n, max_segments, NOTES], zeros.
+        sequences: int64 [n], which sequence of the unit each is.
+        first: int64, where a sequence's contexts begin, as in the plan.
+        group_begin, group_end: int64 [n], the contexts whose rows a sequence's fillers may use.
+        context_row: int64, the place in the block of each context's row, -1 if it is not in it.
+        context_key: uint64, of each context.
+        filler_key: uint64 [n].
+        fillers: whether to fill what is left.
+        src, offsets, columns: the block's arrays; columns are time, dst as two words, rtt, size, errors,
+            msm_id and dst as bytes.
+        p: Parameters.
+    """
+    length = targets.shape[1]
+    longest = np.int64(1)
+    for row in range(len(offsets) - 1):
+        longest = max(longest, offsets[row + 1] - offsets[row])
+    marks = np.zeros(longest + 1, np.uint8)
+    ranks = np.zeros(longest + 1, np.uint8)
+    focus = np.zeros(MAX_FOCUS, np.int64)
+    chosen = np.empty(length, np.int64)
+    loose = np.empty(length, np.int64)
+    order = np.empty(length, np.int64)
+    timed = np.empty(length, np.uint8)
+    time, words, rtt, size, errors, msm_id, dst = columns
+    written_columns = (time, dst, rtt, size, errors, msm_id)
+    smallest = smallest_measurement(p)
+
+    for line in range(len(sequences)):
+        out = targets[line]
+        position = 0
+        segment = 0
+        sequence = sequences[line]
+        planned = first[sequence]
+        candidates = group_end[line] - group_begin[line]
+        tries = 0
+        while segment < p.max_segments:
+            if planned < first[sequence + 1]:
+                context = planned
+                filler = 0
+                key = context_key[context]
+                budget = p.max_tokens
+                planned += 1
+                row = context_row[context]
+                begin = offsets[row]
+                count = offsets[row + 1] - begin
+                if count == 0:  # a bad row, skipped
+                    continue
+                ipv4 = _is_ipv4(src[row])
+                shape = shape_of(key, count, ipv4, budget, p)
+            else:
+                space = length - position
+                if not fillers or space < smallest or candidates == 0:
+                    break
+                filler = 1
+                budget = min(space, p.max_tokens)
+                wanted = 1 if space > LAST_STRETCH else CHOICES
+                best = -1
+                least = length + 1
+                for _ in range(CHOICES):
+                    candidate = group_begin[line] + below(
+                        draw(filler_key[line], FILLER_PICK, tries), candidates
+                    )
+                    candidate_row = context_row[candidate]
+                    size_of_row = offsets[candidate_row + 1] - offsets[candidate_row]
+                    if size_of_row > 0:
+                        tried = shape_of(
+                            draw(filler_key[line], FILLER_KEY, tries),
+                            size_of_row,
+                            _is_ipv4(src[candidate_row]),
+                            budget,
+                            p,
+                        )
+                        if tried.measurements > 0:
+                            if space - tried.bound < least:
+                                least = space - tried.bound
+                                best = tries
+                            wanted -= 1
+                    tries += 1
+                    if wanted == 0 or least == 0:
+                        break
+                if best < 0:
+                    break
+                context = group_begin[line] + below(draw(filler_key[line], FILLER_PICK, best), candidates)
+                key = draw(filler_key[line], FILLER_KEY, best)
+                row = context_row[context]
+                begin = offsets[row]
+                count = offsets[row + 1] - begin
+                ipv4 = _is_ipv4(src[row])
+                shape = shape_of(key, count, ipv4, budget, p)
+
+            select(chosen, marks, ranks, focus, key, shape, words, begin, count)
+            arrange(order, timed, chosen, loose, key, shape.mode, shape.measurements)
+            end = write(out, position, key, shape, order, timed, src[row], ipv4, begin, written_columns, p)
+            notes[line, segment, NOTE_CONTEXT] = context
+            notes[line, segment, NOTE_FILLER] = filler
+            notes[line, segment, NOTE_KIND] = shape.kind
+            notes[line, segment, NOTE_MODE] = shape.mode
+            notes[line, segment, NOTE_COUNT] = shape.measurements
+            notes[line, segment, NOTE_LENGTH] = end - position
+            notes[line, segment, NOTE_CUT] = shape.source_bytes
+            segment += 1
+            before = np.int32(0)
+            for at in range(position, end):
+                inputs[line, at] = before
+                before = out[at]
+                positions[line, at] = at - position
+                segments[line, at] = segment
+            position = end
+        for at in range(position, length):
+            out[at] = 0
+            inputs[line, at] = 0
+            positions[line, at] = 0
+            segments[line, at] = 0
+
+
+@kernel
+def _is_ipv4(packed):
+    for index in range(10):
+        if packed[index] != 0:
+            return False
+    return packed[10] == 255 and packed[11] == 255

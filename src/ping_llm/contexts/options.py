@@ -1,0 +1,164 @@
+"""How contexts are drawn. Every default stands here."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ping_llm.errors import UsageError
+from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RTT_ENCODINGS, rtt_encoding
+
+#: Names of the fields, as the option `fields` states them.
+REQUIRED_FIELDS = ("src", "dst", "rtt")
+OPTIONAL_FIELDS = ("time", "size", "errors", "msm_id")
+
+#: Probabilities become 32-bit thresholds, so that kernel and oracle compare integers.
+ONE = 1 << 32
+
+
+@dataclass(frozen=True)
+class ContextOptions:
+    """What may change the contexts of a dataset. Two equal ones and one seed give the same stream.
+
+    Attributes:
+        repeat_source: probability that a measurement after the first states the shared source again.
+        prefix_probability: probability that an address is cut to a prefix: the source once a context, each
+            destination by itself.
+        focus_probability: share of focused contexts among those that cannot hold their whole row.
+        timestamps_all: share of contexts whose measurements all have a time, in order.
+        timestamps_part: share in which 10 to 90 % of the measurements lose theirs. The rest has none.
+        measurements_per_context: a row of n measurements gives ceil(n / this) contexts an epoch; one that
+            gives a single context is used whole if it fits.
+        max_contexts_per_row: but at most so many, lest a few busy probes be the epoch.
+        max_context_tokens: largest context; 0 means the sequence's length.
+        max_segments: most contexts in a sequence. Attention kernels have a limit too; set both alike.
+        fields: what a measurement states: src,dst,rtt and any of time,size,errors,msm_id.
+        rtt_encoding: compact, float64, micros, log or clipped.
+        clip_limit_ms: the largest RTT of `clipped`.
+    """
+
+    repeat_source: float = 0.1
+    prefix_probability: float = 0.1
+    focus_probability: float = 0.5
+    timestamps_all: float = 0.4
+    timestamps_part: float = 0.3
+    measurements_per_context: int = 30
+    max_contexts_per_row: int = 16
+    max_context_tokens: int = 0
+    max_segments: int = 32
+    fields: str = "src,dst,rtt,time"
+    rtt_encoding: str = "compact"
+    clip_limit_ms: float = DEFAULT_CLIP_LIMIT_MS
+
+    def __post_init__(self) -> None:
+        for name in (
+            "repeat_source",
+            "prefix_probability",
+            "focus_probability",
+            "timestamps_all",
+            "timestamps_part",
+        ):
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise UsageError(f"{name} is {value}: a probability lies between 0 and 1")
+        if self.timestamps_all + self.timestamps_part > 1.0 + 1e-9:
+            raise UsageError(
+                f"timestamps_all {self.timestamps_all} and timestamps_part {self.timestamps_part} "
+                "are more than 1 together; what remains of 1 is the share without any time"
+            )
+        for name in ("measurements_per_context", "max_contexts_per_row", "max_segments"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.max_context_tokens < 0:
+            raise UsageError(f"max_context_tokens is {self.max_context_tokens}: 0 means no limit of its own")
+        names = self.field_names
+        unknown = [name for name in names if name not in REQUIRED_FIELDS + OPTIONAL_FIELDS]
+        missing = [name for name in REQUIRED_FIELDS if name not in names]
+        if unknown or missing or len(set(names)) != len(names):
+            raise UsageError(
+                f"fields is {self.fields!r}: it must name {', '.join(REQUIRED_FIELDS)} and may name "
+                f"{', '.join(OPTIONAL_FIELDS)}, each once, with commas between"
+            )
+        if self.rtt_encoding not in RTT_ENCODINGS:
+            raise UsageError(
+                f"there is no RTT encoding {self.rtt_encoding!r}: choose one of {', '.join(RTT_ENCODINGS)}"
+            )
+        try:
+            rtt_encoding(self.rtt_encoding, self.clip_limit_ms)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.fields.split(","))
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that differ where any option differs."""
+        text = json.dumps(self.as_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class Parameters(NamedTuple):
+    """The options as the kernels take them: probabilities are thresholds of 32 random bits."""
+
+    repeat_source: int
+    prefix: int
+    focus: int
+    all_times: int
+    part_times: int
+    per_context: int
+    per_row: int
+    max_tokens: int
+    max_segments: int
+    time: int  # 1 if times are stated at all
+    size: int
+    errors: int
+    msm_id: int
+    encoding: int
+    result_length: int  # tokens of the longest result
+    extra_length: int  # tokens of the optional fields, when all are known
+    clip_limit_ms: float
+
+    @classmethod
+    def of(cls, options: ContextOptions, length: int) -> "Parameters":
+        names = options.field_names
+        encoding = rtt_encoding(options.rtt_encoding, options.clip_limit_ms)
+        all_times = round(options.timestamps_all * ONE)
+        part_times = min(round(options.timestamps_part * ONE), ONE - all_times)
+        if "time" not in names:
+            all_times = part_times = 0
+        sizes = {"size": 3, "errors": 2, "msm_id": 9}
+        parameters = cls(
+            repeat_source=round(options.repeat_source * ONE),
+            prefix=round(options.prefix_probability * ONE),
+            focus=round(options.focus_probability * ONE),
+            all_times=all_times,
+            part_times=part_times,
+            per_context=options.measurements_per_context,
+            per_row=options.max_contexts_per_row,
+            max_tokens=min(options.max_context_tokens or length, length),
+            max_segments=options.max_segments,
+            time=int("time" in names),
+            size=int("size" in names),
+            errors=int("errors" in names),
+            msm_id=int("msm_id" in names),
+            encoding=encoding.id,
+            result_length=1 + encoding.bytes,
+            extra_length=sum(tokens for name, tokens in sizes.items() if name in names),
+            clip_limit_ms=float(options.clip_limit_ms),
+        )
+        if parameters.max_tokens < parameters.longest_measurement:
+            raise UsageError(
+                f"a context of {parameters.max_tokens} tokens cannot hold the longest measurement, which "
+                f"takes {parameters.longest_measurement}: make the sequences (or max_context_tokens) longer"
+            )
+        return parameters
+
+    @property
+    def longest_measurement(self) -> int:
+        """Tokens of an IPv6 measurement with everything stated: every sequence must hold one."""
+        return 1 + 17 + 17 + self.result_length + self.extra_length + 9 * self.time
