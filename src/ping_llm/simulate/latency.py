@@ -1,0 +1,177 @@
+"""What comes back: the distribution of one measurement's result, and a draw from it.
+
+    failed with probability  p(target, its local hour) + p(access)
+    else  RTT = shift + jitter
+          shift  = great circle × inflation of the AS pair, detour, route of the day
+                   + access delay + target's delay + congestion (access, local time of day)
+          jitter = log-logistic, now and then (spike weight) a heavier one
+
+Log-logistic because it looks like measured jitter (steep start, long tail) and has a closed-form CDF *and*
+inverse, so that the truth is exact and a draw costs one power. Each component is cut at 300 s, the order of
+the largest RTT in real dumps (302 s).
+
+`distribution` is the only place that knows: the writer draws from it, the truth evaluates it.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from ping_llm.simulate.randomness import uniform_at
+
+#: Largest jitter, ms.
+JITTER_LIMIT = 300_000.0
+
+EARTH_RADIUS_KM = 6_371.0
+#: Light in fibre goes there and back over 100 km in 1 ms.
+KM_PER_MS = 100.0
+
+#: Congestion is highest at this local hour, and half of that 3.3 hours before and after.
+PEAK_HOUR = 20.5
+
+#: Routes are kept for 2 to 14 days; one in four of them is not the usual one.
+ROUTE_SHORTEST, ROUTE_SPREAD = 2 * 86_400, 12 * 86_400
+ROUTE_CHANGED = 0.25
+
+#: Share of AS pairs that do not meet nearby.
+DETOUR_SHARE = 0.12
+
+#: A spike of ten times the usual size is 40 times rarer: a variance without end, a mean with one.
+SPIKE_SHAPE = 1.6
+
+PACKETS = 3
+
+
+class Latency(NamedTuple):
+    """All that determines results: arrays by probe, target and site, and the keys of the random streams."""
+
+    probe_as: np.ndarray
+    probe_site: np.ndarray
+    probe_delay: np.ndarray
+    probe_congestion: np.ndarray
+    probe_jitter: np.ndarray
+    probe_shape: np.ndarray
+    probe_spike_weight: np.ndarray
+    probe_spike_scale: np.ndarray
+    probe_failure: np.ndarray
+    target_as: np.ndarray
+    target_site: np.ndarray
+    target_delay: np.ndarray
+    target_failure: np.ndarray  # [targets, 24]: probability in each local hour
+    target_zone: np.ndarray  # whole hours east of UTC
+    site_longitude: np.ndarray
+    site_direction: np.ndarray
+    ases: int
+    inflation_key: np.uint64
+    detour_key: np.uint64
+    route_length_key: np.uint64
+    route_offset_key: np.uint64
+    route_change_key: np.uint64
+    failure_key: np.uint64
+    component_key: np.uint64
+    jitter_key: np.uint64
+    loss_key: np.uint64
+
+
+@njit(cache=True, nogil=True)
+def propagation(world, probe, target, second):
+    """RTT of the bare path, ms: the same for all hosts of two sites, and for as long as a route lasts."""
+    one, other = np.int64(world.probe_as[probe]), np.int64(world.target_as[target])
+    pair = min(one, other) * world.ases + max(one, other)
+    here = world.site_direction[world.probe_site[probe]]
+    there = world.site_direction[world.target_site[target]]
+    cosine = here[0] * there[0] + here[1] * there[1] + here[2] * there[2]
+    line = EARTH_RADIUS_KM * math.acos(max(-1.0, min(1.0, cosine))) / KM_PER_MS
+
+    inflation = min(1.75, 1.3 + 0.3 * -math.log(uniform_at(world.inflation_key, pair, 0)))
+    # Cables go around continents: beyond 9,000 km the way is longer by another quarter.
+    inflation *= 1.0 + 0.25 * min(1.0, line / 90.0)
+    detour = 0.0
+    chance = uniform_at(world.detour_key, pair, 0)
+    if chance < DETOUR_SHARE:
+        detour = 5.0 + 35.0 * chance / DETOUR_SHARE
+
+    length = ROUTE_SHORTEST + ROUTE_SPREAD * uniform_at(world.route_length_key, pair, 0)
+    epoch = np.int64(second / length + uniform_at(world.route_offset_key, pair, 0))
+    chance = uniform_at(world.route_change_key, pair, epoch)
+    if chance < ROUTE_CHANGED:
+        inflation *= 1.05
+        detour += 3.0 + 25.0 * (chance / ROUTE_CHANGED) ** 2
+    return line * inflation + detour
+
+
+@njit(cache=True, nogil=True)
+def distribution(world, probe, target, second):
+    """Parameters of one result: (failure, shift, scale, shape, spike weight, spike scale, spike shape)."""
+    path = propagation(world, probe, target, second)
+    hour = second / 3_600 + world.site_longitude[world.probe_site[probe]] / 15.0
+    busy = math.exp(2.0 * (math.cos((hour - PEAK_HOUR) * (2 * math.pi / 24)) - 1.0))
+    shift = path + world.probe_delay[probe] + world.target_delay[target]
+    shift += world.probe_congestion[probe] * busy
+    # A longer path crosses more queues.
+    scale = (world.probe_jitter[probe] + 0.002 * path) * (1.0 + busy)
+    spike_weight = world.probe_spike_weight[probe] * (1.0 + busy)
+    target_hour = (second // 3_600 + np.int64(world.target_zone[target])) % 24
+    failure = min(0.98, world.target_failure[target, target_hour] + world.probe_failure[probe])
+    shape = np.float64(world.probe_shape[probe])
+    spike_scale = np.float64(world.probe_spike_scale[probe])
+    return failure, shift, scale, shape, spike_weight, spike_scale, SPIKE_SHAPE
+
+
+@njit(cache=True, nogil=True)
+def distributions(world, probe, target, second, parameters):
+    """The parameters of many results, into float64 [n, 7]."""
+    for index in range(len(second)):
+        row = parameters[index]
+        row[0], row[1], row[2], row[3], row[4], row[5], row[6] = distribution(
+            world, probe[index], target[index], second[index]
+        )
+
+
+@njit(cache=True, nogil=True)
+def log_logistic_cdf(x, scale, shape):
+    if x <= 0.0:
+        return 0.0
+    return 1.0 / (1.0 + (x / scale) ** -shape)
+
+
+@njit(cache=True, nogil=True)
+def log_logistic_inverse(p, scale, shape):
+    return scale * (p / (1.0 - p)) ** (1.0 / shape)
+
+
+@njit(cache=True, nogil=True)
+def draw(world, start, probes, slots, rounds, times, targets, rtt, errors):
+    """Results of measurements. The stored RTT is rounded *down* to a whole µs: it keeps its millisecond."""
+    for index in range(len(probes)):
+        probe, slot, round_ = probes[index], slots[index], rounds[index]
+        failure, shift, scale, shape, spike_weight, spike_scale, spike_shape = distribution(
+            world, probe, targets[index], start + times[index]
+        )
+        if uniform_at(world.failure_key, slot, round_) < failure:
+            rtt[index] = -1.0
+            errors[index] = PACKETS
+            continue
+        if uniform_at(world.component_key, slot, round_) < spike_weight:
+            scale, shape = spike_scale, spike_shape
+        within = uniform_at(world.jitter_key, slot, round_) * log_logistic_cdf(JITTER_LIMIT, scale, shape)
+        rtt[index] = math.floor((shift + log_logistic_inverse(within, scale, shape)) * 1_000.0) / 1_000.0
+        # One packet of three is lost about as often as all are; two, half as often.
+        loss = uniform_at(world.loss_key, slot, round_)
+        errors[index] = 2 if loss < failure / 3 else 1 if loss < failure else 0
+
+
+@njit(cache=True, nogil=True)
+def order_by_time(times, begin_second, end_second, order):
+    """A stable counting sort: measurements of the same second stay in the order of their probes."""
+    begins = np.zeros(end_second - begin_second + 1, np.int64)
+    for index in range(len(times)):
+        begins[times[index] - begin_second + 1] += 1
+    for second in range(len(begins) - 1):
+        begins[second + 1] += begins[second]
+    for index in range(len(times)):
+        second = times[index] - begin_second
+        order[begins[second]] = index
+        begins[second] += 1

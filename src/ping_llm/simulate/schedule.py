@@ -1,0 +1,151 @@
+"""Who measures whom, and when: as in RIPE Atlas, a probe pings each of its targets every so often.
+
+A probe with c measurements has about 0.8 √c targets (a slot each), all at one interval from 4 minutes to
+6 hours, in a window somewhere in the world's days. Everything is arithmetic on the slot and the round: any
+stretch of time can be produced without the rest, so a world of any length is written in bounded memory.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from ping_llm.simulate.options import WorldOptions
+from ping_llm.simulate.randomness import Stream, bits_at, stream_key, uniform, uniform_at
+from ping_llm.simulate.topology import allocate, normal_pair
+
+DAY = 86_400
+
+#: Seconds between rounds, as Atlas users choose them.
+INTERVALS = np.array([1, 10, 60, 240, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600])
+
+#: Measurements per probe are log-normal: the mean is twice the median, the top of a million 200 times.
+COUNT_SIGMA = 1.2
+
+#: A round is late by up to a twentieth of the interval, at most a minute.
+LATE_SHARE, LATE_MOST = 20, 60
+
+
+class Schedule(NamedTuple):
+    """Arrays [probes] and arrays [slots]; the slots of probe p are first_slot[p]:first_slot[p + 1]."""
+
+    measurements: np.ndarray
+    interval: np.ndarray
+    start: np.ndarray  # seconds after the world's start
+    first_slot: np.ndarray
+    target: np.ndarray
+    phase: np.ndarray
+    late_key: np.uint64
+
+
+def make_schedule(options: WorldOptions, target_weights: np.ndarray) -> Schedule:
+    assert options.probes is not None
+    assert options.days is not None
+    seed, probes = options.seed, options.probes
+    ids = np.arange(probes)
+    weights = np.exp(COUNT_SIGMA * normal_pair(seed, Stream.PROBE_COUNT, ids)[0])
+    count = 1 + allocate(options.measurements - probes, weights)
+    slots = np.minimum(len(target_weights), np.ceil(0.8 * np.sqrt(count))).astype(np.int64)
+    rounds = -(-count // slots)
+
+    # Mostly the longest interval that fits, sometimes one, two … steps shorter.
+    seconds = options.days * DAY
+    longest = np.searchsorted(INTERVALS, seconds // rounds, side="right") - 1
+    if (longest < 0).any():
+        # More than one round a second: times repeat, which a real dump would not.
+        longest = longest.clip(0)
+        rounds = np.minimum(rounds, seconds)
+    shorter = (np.log2(1 / uniform(seed, Stream.PROBE_INTERVAL, ids))).astype(np.int64)
+    shortest = np.minimum(longest, 3)
+    interval = INTERVALS[np.maximum(longest - shorter, shortest)]
+    start = (uniform(seed, Stream.PROBE_START, ids) * (seconds - rounds * interval + 1)).astype(np.int64)
+
+    first_slot = np.concatenate([[0], np.cumsum(slots)])
+    cumulative = np.cumsum(target_weights) / target_weights.sum()
+    target = np.empty(first_slot[-1], np.int32)
+    phase = np.empty(first_slot[-1], np.int32)
+    keys = stream_key(seed, Stream.SLOT_TARGET), stream_key(seed, Stream.SLOT_PHASE)
+    _fill_slots(first_slot, interval, cumulative, *keys, target, phase)
+    late_key = stream_key(seed, Stream.TIME_JITTER)
+    return Schedule(count, interval.astype(np.int32), start, first_slot, target, phase, late_key)
+
+
+@njit(cache=True, nogil=True)
+def _fill_slots(first_slot, interval, cumulative, target_key, phase_key, target, phase):
+    targets = len(cumulative)
+    for probe in range(len(first_slot) - 1):
+        begin, end = first_slot[probe], first_slot[probe + 1]
+        late = np.minimum(interval[probe] // LATE_SHARE, LATE_MOST)
+        for slot in range(begin, end):
+            choice = np.int64(0)
+            for attempt in range(64):
+                choice = np.searchsorted(cumulative, uniform_at(target_key, slot, attempt))
+                if not _contains(target, begin, slot, choice):
+                    break
+            # A probe with nearly all targets: take the next free one.
+            while _contains(target, begin, slot, choice):
+                choice = (choice + 1) % targets
+            target[slot] = choice
+            phase[slot] = np.int64(uniform_at(phase_key, slot, 0) * (interval[probe] - late))
+
+
+@njit(cache=True, nogil=True)
+def _contains(target, begin, end, choice):
+    return (target[begin:end] == choice).any()
+
+
+@njit(cache=True, nogil=True)
+def rounds_of(count: int, slots: int, position: int) -> int:
+    """How many of a probe's measurements go to its slot at `position`."""
+    return count // slots + (1 if position < count % slots else 0)
+
+
+@njit(cache=True, nogil=True)
+def moment(schedule, probe, slot, round_):
+    """Second after the world's start of one measurement. Less than start + rounds * interval."""
+    interval = np.int64(schedule.interval[probe])
+    late = np.minimum(interval // LATE_SHARE, LATE_MOST)
+    delay = np.int64(bits_at(schedule.late_key, slot, round_) % np.uint64(late + 1))
+    return schedule.start[probe] + schedule.phase[slot] + round_ * interval + delay
+
+
+@njit(cache=True, nogil=True)
+def survey(schedule, hours, per_target):
+    """Count all measurements by hour since the start, and by target."""
+    seconds = len(hours) * 3_600
+    for probe in range(len(schedule.measurements)):
+        begin, end = schedule.first_slot[probe], schedule.first_slot[probe + 1]
+        for slot in range(begin, end):
+            rounds = rounds_of(schedule.measurements[probe], end - begin, slot - begin)
+            per_target[schedule.target[slot]] += rounds
+            for round_ in range(rounds):
+                hours[(moment(schedule, probe, slot, round_) % seconds) // 3_600] += 1
+
+
+@njit(cache=True, nogil=True)
+def fill(schedule, begin_second, end_second, seconds, probes, slots, rounds, times):
+    """All measurements with begin_second <= time < end_second, by probe. Returns how many."""
+    size = 0
+    for probe in range(len(schedule.measurements)):
+        interval = np.int64(schedule.interval[probe])
+        begin, end = schedule.first_slot[probe], schedule.first_slot[probe + 1]
+        most = rounds_of(schedule.measurements[probe], end - begin, 0)
+        start = schedule.start[probe]
+        if most * interval <= seconds and (start >= end_second or start + most * interval < begin_second):
+            continue
+        for slot in range(begin, end):
+            here = rounds_of(schedule.measurements[probe], end - begin, slot - begin)
+            first, last = np.int64(0), here
+            if most * interval <= seconds:
+                offset = start + schedule.phase[slot]
+                first = max(np.int64(0), (begin_second - offset - LATE_MOST) // interval)
+                last = min(here, (end_second - offset) // interval + 1)
+            for round_ in range(first, last):
+                time = moment(schedule, probe, slot, round_) % seconds
+                if begin_second <= time < end_second:
+                    probes[size] = probe
+                    slots[size] = slot
+                    rounds[size] = round_
+                    times[size] = time
+                    size += 1
+    return size

@@ -1,0 +1,177 @@
+"""Autonomous systems and their sites: places on the globe and hierarchical prefixes.
+
+region (first byte) → AS (IPv4 /16, IPv6 /32) → site (IPv4 /24, IPv6 /48) → host. Two hosts share as much
+of their path as they share of their address.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ping_llm.addresses import MAPPED_PREFIX
+from ping_llm.simulate.options import WorldOptions
+from ping_llm.simulate.places import PLACES, REGIONS
+from ping_llm.simulate.randomness import Stream, bits, uniform
+
+#: Hosts of one site, unless an AS is so large that its 240 sites need more.
+HOSTS_PER_SITE = 5
+SITES_PER_AS = 240
+
+#: One AS in four hosts targets; the others have the probes.
+HOSTING_SHARE = 0.25
+
+#: Spread of an AS's sites around its centre, in degrees of latitude: a country, or a town.
+ACCESS_SPREAD, HOSTING_SPREAD = 1.5, 0.3
+
+
+class Ases(NamedTuple):
+    """Arrays [ases]. The first `access` of them have probes, the rest targets."""
+
+    access: int
+    place: np.ndarray  # index into PLACES
+    hosts: np.ndarray  # probes, or targets, in the AS
+    ipv4_prefix: np.ndarray  # uint32: the first 16 bits
+    ipv6_prefix: np.ndarray  # uint32: the first 32 bits
+
+
+class Sites(NamedTuple):
+    """Arrays [sites]."""
+
+    number: np.ndarray  # within its AS
+    longitude: np.ndarray
+    direction: np.ndarray  # float64 [sites, 3]: unit vector from the centre of the Earth
+
+
+class Hosts(NamedTuple):
+    """Arrays [hosts], in the order of their ASes."""
+
+    as_index: np.ndarray
+    site: np.ndarray
+    number: np.ndarray  # within its site
+
+
+def allocate(total: int, weights: np.ndarray) -> np.ndarray:
+    """Whole numbers that add up to `total`, each within 1 of its share."""
+    edges = np.rint(np.cumsum(weights) * (total / weights.sum())).astype(np.int64)
+    edges[-1] = total
+    return np.diff(edges, prepend=0)
+
+
+def spread_evenly(sizes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """A category for each item, so that the *sizes* in the categories are in proportion to the weights.
+
+    Drawing independently would leave a world of 15 ASes with a random half of the categories.
+    """
+    middles = (np.cumsum(sizes) - sizes / 2) / sizes.sum()
+    return np.searchsorted(np.cumsum(weights) / weights.sum(), middles).clip(0, len(weights) - 1)
+
+
+def as_weights(seed: int, first: int, count: int) -> np.ndarray:
+    """Sizes of ASes: a mild power law, in random order."""
+    order = np.argsort(bits(seed, Stream.AS_PLACE, np.arange(first, first + count)), kind="stable")
+    return (1.0 + order) ** -0.5 if count < 20 else (8.0 + order) ** -0.7
+
+
+def make_ases(options: WorldOptions) -> Ases:
+    assert options.ases is not None
+    assert options.probes is not None
+    assert options.targets is not None
+    seed, count = options.seed, options.ases
+    hosting = max(1, round(HOSTING_SHARE * count))
+    access = count - hosting
+    place = np.empty(count, np.int64)
+    hosts = np.empty(count, np.int64)
+    for first, number, total, weights in (
+        (0, access, options.probes, [place.probes * REGIONS[place.region].probes for place in PLACES]),
+        (
+            access,
+            hosting,
+            options.targets,
+            [place.targets * REGIONS[place.region].targets for place in PLACES],
+        ),
+    ):
+        sizes = as_weights(seed, first, number)
+        hosts[first : first + number] = allocate(total, sizes)
+        place[first : first + number] = spread_evenly(sizes, np.array(weights, np.float64))
+    ipv4, ipv6 = _prefixes(seed, place)
+    return Ases(access, place, hosts, ipv4, ipv6)
+
+
+def _prefixes(seed: int, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    ipv4 = np.empty(len(place), np.uint32)
+    ipv6 = np.empty(len(place), np.uint32)
+    for number, (name, region) in enumerate(REGIONS.items()):
+        members = np.flatnonzero([PLACES[index].region == name for index in place])
+        free = np.array([block * 256 + second for block in region.ipv4_blocks for second in range(256)])
+        random = bits(seed, Stream.AS_PREFIX, free, number)
+        order = np.argsort(random, kind="stable")[: len(members)]
+        ipv4[members] = free[order]
+        # 4,608 slots of 227 make the 20 free bits: distinct slots, so distinct prefixes.
+        ipv6[members] = (region.ipv6_block << 20) + order * 227 + (random[order] % np.uint64(227)).astype(int)
+    return ipv4, ipv6
+
+
+def make_hosts(seed: int, ases: Ases) -> tuple[Hosts, Sites]:
+    """Spread the hosts of each AS over its sites."""
+    per_site = np.maximum(HOSTS_PER_SITE, -(-ases.hosts // SITES_PER_AS))
+    sites_of_as = -(-ases.hosts // per_site)
+    first_site = np.cumsum(sites_of_as) - sites_of_as
+    as_index = np.repeat(np.arange(len(ases.hosts)), ases.hosts)
+    within_as = np.arange(len(as_index)) - (np.cumsum(ases.hosts) - ases.hosts)[as_index]
+    site_number, number = np.divmod(within_as, per_site[as_index])
+    hosts = Hosts(
+        as_index.astype(np.int32),
+        (first_site[as_index] + site_number).astype(np.int32),
+        number.astype(np.int32),
+    )
+    return hosts, _make_sites(seed, ases, sites_of_as, first_site)
+
+
+def _make_sites(seed: int, ases: Ases, sites_of_as: np.ndarray, first_site: np.ndarray) -> Sites:
+    as_index = np.repeat(np.arange(len(sites_of_as)), sites_of_as)
+    ids = np.arange(len(as_index))
+    north, east = normal_pair(seed, Stream.SITE_PLACE, ids)
+    spread = np.where(as_index < ases.access, ACCESS_SPREAD, HOSTING_SPREAD)
+    centres = np.array([(place.latitude, place.longitude) for place in PLACES])[ases.place[as_index]]
+    latitude = np.radians(centres[:, 0] + spread * north.clip(-2, 2))
+    longitude = centres[:, 1] + spread * east.clip(-2, 2) / np.cos(latitude)
+    radians = np.radians(longitude)
+    direction = np.stack(
+        [np.cos(latitude) * np.cos(radians), np.cos(latitude) * np.sin(radians), np.sin(latitude)], axis=1
+    )
+    return Sites(ids - first_site[as_index], longitude, direction)
+
+
+def normal_pair(seed: int, stream: Stream, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two independent standard normals (Box and Muller)."""
+    radius = np.sqrt(-2 * np.log(uniform(seed, stream, ids, 0)))
+    angle = 2 * np.pi * uniform(seed, stream, ids, 1)
+    return radius * np.cos(angle), radius * np.sin(angle)
+
+
+def packed_addresses(
+    seed: int, ases: Ases, hosts: Hosts, sites: Sites, rows: slice, ipv6: np.ndarray, server: bool
+) -> np.ndarray:
+    """uint8 [n, 16] of the hosts in `rows`. A server's IPv6 interface is short, a probe's is random."""
+    as_index, number = hosts.as_index[rows], hosts.number[rows]
+    site_number = sites.number[hosts.site[rows]]
+    ids = np.arange(rows.start, rows.stop)
+    salt = bits(seed, Stream.AS_PREFIX, np.arange(len(ases.hosts)), 99)[as_index].astype(np.int64) & 0xFFFF
+    packed = np.zeros((len(ids), 16), np.uint8)
+    packed[:, :12] = np.frombuffer(MAPPED_PREFIX, np.uint8)
+    packed[:, 12:14] = ases.ipv4_prefix[as_index].astype(">u2").view(np.uint8).reshape(-1, 2)
+    # Odd factors make permutations: neighbours in the list are not neighbours in the address.
+    packed[:, 14] = (site_number * 97 + salt) & 0xFF
+    packed[:, 15] = (number * 61 + salt) % 251 + 2
+    if ipv6.any():
+        long = np.zeros((len(ids), 16), np.uint8)
+        long[:, 0:4] = ases.ipv6_prefix[as_index].astype(">u4").view(np.uint8).reshape(-1, 4)
+        long[:, 4:6] = ((site_number * 40_503 + salt) & 0xFFFF).astype(">u2").view(np.uint8).reshape(-1, 2)
+        long[:, 6:8] = (number + 1).astype(">u2").view(np.uint8).reshape(-1, 2)
+        if server:
+            long[:, 15] = 1 + bits(seed, Stream.TARGET_INTERFACE, ids) % np.uint64(254)
+        else:
+            interface = bits(seed, Stream.PROBE_INTERFACE, ids)
+            long[:, 8:16] = interface.astype(">u8").view(np.uint8).reshape(-1, 8)
+        packed[ipv6] = long[ipv6]
+    return packed
