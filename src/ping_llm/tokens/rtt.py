@@ -15,6 +15,7 @@ An RTT above the largest takes the largest code; all but `clipped` reach beyond 
 above the largest code does not decode.
 """
 
+import builtins
 import struct
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -81,12 +82,12 @@ class RttEncoding(ABC):
         upper = self.lower_edge(code + 1) if code < self.largest_code else float("inf")
         return self.lower_edge(code), upper
 
-    def prefix_edges(self, prefix: bytes) -> tuple[float, float]:
+    def prefix_edges(self, prefix: builtins.bytes) -> tuple[float, float]:
         """The bin of all codes whose first bytes are `prefix`; ValueError if there is none."""
-        rest = 8 * (self.bytes - len(prefix))
+        rest = max(8 * (self.bytes - len(prefix)), 0)
         first = int.from_bytes(prefix, "big") << rest
         last = min(first + (1 << rest) - 1, self.largest_code)
-        if rest < 0 or first > last:
+        if len(prefix) > self.bytes or first > last:
             raise ValueError(f"no {self.name} code begins with the bytes {prefix.hex(' ')}")
         return self.edges(first)[0], self.edges(last)[1]
 
@@ -96,7 +97,7 @@ class RttEncoding(ABC):
             raise ValueError(f"{self.name} has 2^{8 * self.bytes} codes: ask for single bins with edges()")
         return np.array([*map(self.lower_edge, range(self.largest_code + 1)), np.inf])
 
-    def to_bytes(self, code: int) -> bytes:
+    def to_bytes(self, code: int) -> builtins.bytes:
         return code.to_bytes(self.bytes, "big")
 
 
@@ -244,7 +245,7 @@ def log_thresholds() -> np.ndarray:
 class Log(_OfMicros):
     """A log scale with 2816 codes an octave: code c stands for 4096 · (2^(c / 2816) - 1) µs.
 
-    Exact on every machine: u + 4096, shifted to 36 bits, is compared with the integer thresholds of an octave.
+    Exact on every machine: u + 4096, shifted to 36 bits, is compared with integer thresholds.
     """
 
     name: ClassVar[str] = "log"

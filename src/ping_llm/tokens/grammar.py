@@ -1,0 +1,131 @@
+"""Which tokens may come next: the grammar as an automaton, for constrained decoding.
+
+A sequence that follows the masks decodes as soon as it may end, and every sequence that decodes follows the
+masks: the first token that a mask forbids is the position of the decoder's error.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ping_llm.addresses import MAPPED_PREFIX
+from ping_llm.tokens import vocab
+from ping_llm.tokens.rtt import RttEncoding, rtt_encoding
+from ping_llm.tokens.vocab import BYTE0, LEAST_FIELDS, Field
+
+_START = vocab.PAD  # no token of the context yet: only MEASUREMENT may come
+_BETWEEN = vocab.MEASUREMENT  # all begun fields are whole
+
+_ROLES = {
+    Field.SRC: (vocab.SRC_IPV4, vocab.SRC_IPV6),
+    Field.DST: (vocab.DST_IPV4, vocab.DST_IPV6),
+    Field.TIME: (vocab.TIME_ABS, vocab.TIME_DELTA1, vocab.TIME_DELTA4),
+    Field.RESULT: (vocab.RTT, vocab.FAILED),
+    Field.SIZE: (vocab.SIZE,),
+    Field.ERRORS: (vocab.ERRORS,),
+    Field.MSM_ID: (vocab.MSM_ID,),
+}
+_FIELD_OF_ROLE = {role: stated for stated, roles in _ROLES.items() for role in roles}
+_DELTAS = (vocab.TIME_DELTA1, vocab.TIME_DELTA4)
+_ADDRESS_BYTES = {vocab.SRC_IPV4: 4, vocab.SRC_IPV6: 16, vocab.DST_IPV4: 4, vocab.DST_IPV6: 16}
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A place in a context. Begin with Grammar(), go on with `after`; a place never changes.
+
+    Attributes:
+      encoding: the RTT encoding, which decides how many bytes an RTT has and which are possible.
+      fields: what a measurement may state: a model knows only the fields it was trained on.
+      previous_seconds: the last time the context stated, without which there are no deltas.
+    """
+
+    encoding: RttEncoding = field(default_factory=rtt_encoding)
+    fields: frozenset[Field] = frozenset(Field)
+    previous_seconds: int | None = None
+    _stated: frozenset[Field] = frozenset()
+    _role: int = _START
+    _written: bytes = b""
+
+    def __post_init__(self) -> None:
+        if len(self.fields) < LEAST_FIELDS:
+            raise ValueError(f"a measurement states at least {LEAST_FIELDS} fields: allow as many")
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the tokens so far are a whole context (which may be empty)."""
+        return self._role == _START or (self._role == _BETWEEN and len(self._stated) >= LEAST_FIELDS)
+
+    def allowed(self) -> np.ndarray:
+        """bool [272]: which ids may come next. Never all False."""
+        mask = np.zeros(vocab.VOCABULARY_SIZE, bool)
+        if self._role == _START:
+            mask[vocab.MEASUREMENT] = True
+        elif self._role == _BETWEEN:
+            for role, stated in _FIELD_OF_ROLE.items():
+                mask[role] = stated in self.fields and stated not in self._stated
+            if self.previous_seconds is None:
+                mask[list(_DELTAS)] = False
+            mask[vocab.MEASUREMENT] = self.may_end
+        elif self._role in _ADDRESS_BYTES:
+            mask[BYTE0:] = True
+            mask[vocab.PREFIX_END] = len(self._written) > 0
+            if self._role in (vocab.SRC_IPV6, vocab.DST_IPV6) and self._written == MAPPED_PREFIX[:-1]:
+                mask[BYTE0 + MAPPED_PREFIX[-1]] = False
+        else:
+            count, largest = self._number()
+            missing = count - len(self._written) - 1
+            room = (largest >> (8 * missing)) - (int.from_bytes(self._written, "big") << 8)
+            mask[BYTE0 : BYTE0 + min(room + 1, 256)] = True
+        return mask
+
+    def after(self, token: int) -> "Grammar":
+        """The place after one more token; ValueError if it may not come."""
+        if not (0 <= token < vocab.VOCABULARY_SIZE and self.allowed()[token]):
+            raise ValueError(f"token {token} may not come here")
+        if token == vocab.MEASUREMENT:
+            return replace(self, _stated=frozenset(), _role=_BETWEEN, _written=b"")
+        if token == vocab.PREFIX_END:
+            return self._end_field()
+        if token < BYTE0:
+            begun = replace(
+                self, _stated=self._stated | {_FIELD_OF_ROLE[token]}, _role=int(token), _written=b""
+            )
+            return begun._end_field() if token == vocab.FAILED else begun
+        grown = replace(self, _written=self._written + bytes([token - BYTE0]))
+        return grown._end_field() if len(grown._written) == grown._count() else grown
+
+    def follow(self, ids: Iterable[int]) -> "Grammar":
+        """The place after many tokens."""
+        place = self
+        for token in ids:
+            place = place.after(token)
+        return place
+
+    def _count(self) -> int:
+        """How many bytes the open field has when it is whole."""
+        return _ADDRESS_BYTES[self._role] if self._role in _ADDRESS_BYTES else self._number()[0]
+
+    def _number(self) -> tuple[int, int]:
+        """Bytes and largest value of the open field, which is a number."""
+        if self._role == vocab.RTT:
+            return self.encoding.bytes, self.encoding.largest_code
+        if self._role in _DELTAS:
+            room = vocab.LARGEST_SECONDS - (self.previous_seconds or 0)
+            one = self._role == vocab.TIME_DELTA1
+            return (1, min(room, vocab.LARGEST_DELTA1)) if one else (4, min(room, vocab.LARGEST_DELTA4))
+        return {
+            vocab.TIME_ABS: (8, vocab.LARGEST_SECONDS),
+            vocab.SIZE: (2, vocab.LARGEST_SIZE),
+            vocab.ERRORS: (1, vocab.LARGEST_ERRORS),
+            vocab.MSM_ID: (8, vocab.LARGEST_MSM_ID),
+        }[self._role]
+
+    def _end_field(self) -> "Grammar":
+        seconds = self.previous_seconds
+        if self._role == vocab.TIME_ABS:
+            seconds = int.from_bytes(self._written, "big")
+        elif self._role in _DELTAS:
+            seconds = (seconds or 0) + int.from_bytes(self._written, "big")
+        return replace(self, previous_seconds=seconds, _role=_BETWEEN, _written=b"")

@@ -1,0 +1,253 @@
+"""The plain codec: the specification as Python, and the oracle of the compiled one.
+
+    Context     ::= Measurement{0..}
+    Measurement ::= MEASUREMENT Field{2..}           fields in any order, each at most once
+    Src / Dst   ::= ROLE byte{4 or 16}  |  ROLE byte{1..n-1} PREFIX_END
+    Time        ::= TIME_ABS byte{8}  |  TIME_DELTA1 byte  |  TIME_DELTA4 byte{4}
+    Result      ::= RTT byte{k}  |  FAILED
+    Size ::= SIZE byte{2}   Errors ::= ERRORS byte   MsmId ::= MSM_ID byte{8}
+
+It takes 10 to 20 µs a measurement, which is plenty for questions and for tests; contexts for training
+come from the compiled blocks of codec.py.
+"""
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+import numpy as np
+
+from ping_llm.addresses import MAPPED_PREFIX, Prefix
+from ping_llm.schema import NO_REPLY
+from ping_llm.tokens import vocab
+from ping_llm.tokens.problems import DecodeError, Problem
+from ping_llm.tokens.rtt import RttEncoding, rtt_encoding
+from ping_llm.tokens.statement import Statement, check
+from ping_llm.tokens.vocab import BYTE0, LEAST_FIELDS, Field
+
+#: (field, bytes of its address) of each address role.
+_ADDRESS_ROLES = {
+    vocab.SRC_IPV4: (Field.SRC, 4),
+    vocab.SRC_IPV6: (Field.SRC, 16),
+    vocab.DST_IPV4: (Field.DST, 4),
+    vocab.DST_IPV6: (Field.DST, 16),
+}
+_FIELD_OF_ROLE = {
+    **{role: field for role, (field, _) in _ADDRESS_ROLES.items()},
+    vocab.TIME_ABS: Field.TIME,
+    vocab.TIME_DELTA1: Field.TIME,
+    vocab.TIME_DELTA4: Field.TIME,
+    vocab.RTT: Field.RESULT,
+    vocab.FAILED: Field.RESULT,
+    vocab.SIZE: Field.SIZE,
+    vocab.ERRORS: Field.ERRORS,
+    vocab.MSM_ID: Field.MSM_ID,
+}
+
+
+def encode(statements: Iterable[Statement], encoding: RttEncoding | None = None) -> list[int]:
+    """The tokens of one context.
+
+    Raises:
+      EncodeError: a statement holds a value that tokens cannot carry.
+    """
+    encoding = encoding or rtt_encoding()
+    ids: list[int] = []
+    previous_seconds = None
+    for statement in statements:
+        ids += encode_one(statement, previous_seconds, encoding)
+        if Field.TIME in statement.order:
+            previous_seconds = statement.seconds
+    return ids
+
+
+def encode_one(statement: Statement, previous_seconds: int | None, encoding: RttEncoding) -> list[int]:
+    """The tokens of one measurement; `previous_seconds` is the last time its context stated, if any."""
+    ids = [vocab.MEASUREMENT]
+    for field in check(statement):
+        ids += _encode_field(field, statement, previous_seconds, encoding)
+    return ids
+
+
+def _encode_field(
+    field: Field, statement: Statement, previous_seconds: int | None, encoding: RttEncoding
+) -> list[int]:
+    match field, statement.value(field):
+        case Field.SRC, Prefix() as address:
+            return encode_address(vocab.SRC_IPV4, vocab.SRC_IPV6, address)
+        case Field.DST, Prefix() as address:
+            return encode_address(vocab.DST_IPV4, vocab.DST_IPV6, address)
+        case Field.TIME, int(seconds):
+            return encode_time(seconds, previous_seconds)
+        case Field.RESULT, float() | int() as rtt:
+            return encode_result(rtt, encoding)
+        case Field.SIZE, int(size):
+            return [vocab.SIZE, *_bytes(size, 2)]
+        case Field.ERRORS, int(errors):
+            return [vocab.ERRORS, *_bytes(min(errors, vocab.LARGEST_ERRORS), 1)]
+        case Field.MSM_ID, int(msm_id):
+            return [vocab.MSM_ID, *_bytes(msm_id, 8)]
+        case _:
+            raise TypeError(f"{field!r} is {statement.value(field)!r}")
+
+
+def encode_address(role_ipv4: int, role_ipv6: int, address: Prefix) -> list[int]:
+    role = role_ipv4 if address.version == 4 else role_ipv6
+    known = [BYTE0 + byte for byte in address.known_bytes]
+    return [role, *known] if address.is_whole else [role, *known, vocab.PREFIX_END]
+
+
+def encode_time(seconds: int, previous_seconds: int | None) -> list[int]:
+    if previous_seconds is not None:
+        delta = seconds - previous_seconds
+        if 0 <= delta <= vocab.LARGEST_DELTA1:
+            return [vocab.TIME_DELTA1, *_bytes(delta, 1)]
+        if 0 <= delta <= vocab.LARGEST_DELTA4:
+            return [vocab.TIME_DELTA4, *_bytes(delta, 4)]
+    return [vocab.TIME_ABS, *_bytes(seconds, 8)]
+
+
+def encode_result(rtt: float, encoding: RttEncoding) -> list[int]:
+    if rtt == NO_REPLY:
+        return [vocab.FAILED]
+    return [vocab.RTT, *_bytes(encoding.encode(rtt), encoding.bytes)]
+
+
+def _bytes(number: int, count: int) -> list[int]:
+    return [BYTE0 + byte for byte in number.to_bytes(count, "big")]
+
+
+def decode(ids: Sequence[int] | np.ndarray, encoding: RttEncoding | None = None) -> list[Statement]:
+    """The measurements of one context, with inherited sources and absolute times.
+
+    A first measurement without a Src has an unknown source.
+
+    Raises:
+      DecodeError: with the position of the first token that no continuation could make right.
+    """
+    return _Decoder(ids, encoding or rtt_encoding()).context()
+
+
+class _Decoder:
+    def __init__(self, ids: Sequence[int] | np.ndarray, encoding: RttEncoding):
+        self._ids, self._encoding = ids, encoding
+        self._position = 0
+        self._source: Prefix | None = None
+        self._seconds: int | None = None
+
+    def context(self) -> list[Statement]:
+        statements = []
+        while self._position < len(self._ids):
+            statements.append(self._measurement())
+        return statements
+
+    def _measurement(self) -> Statement:
+        if self._peek() != vocab.MEASUREMENT:
+            self._fail(Problem.PADDING if self._peek() == vocab.PAD else Problem.NO_MEASUREMENT)
+        self._position += 1
+        statement = Statement(order=())
+        while self._position < len(self._ids) and self._peek() != vocab.MEASUREMENT:
+            field = self._field_that_begins(statement.order)
+            statement = self._read_field(field, replace(statement, order=(*statement.order, field)))
+        if len(statement.order) < LEAST_FIELDS:
+            self._fail(Problem.TOO_FEW_FIELDS)
+        if Field.SRC not in statement.order:
+            statement = replace(statement, src=self._source)
+        self._source = statement.src
+        return statement
+
+    def _field_that_begins(self, stated: tuple[Field, ...]) -> Field:
+        role = self._peek()
+        if role == vocab.PAD:
+            self._fail(Problem.PADDING)
+        if role == vocab.THROUGHPUT:
+            self._fail(Problem.RESERVED)
+        if role >= BYTE0:
+            self._fail(Problem.STRAY_BYTE)
+        if role == vocab.PREFIX_END:
+            self._fail(Problem.STRAY_PREFIX_END)
+        if _FIELD_OF_ROLE[role] in stated:
+            self._fail(Problem.REPEATED_FIELD)
+        if role in (vocab.TIME_DELTA1, vocab.TIME_DELTA4) and self._seconds is None:
+            self._fail(Problem.NO_EARLIER_TIME)
+        return _FIELD_OF_ROLE[role]
+
+    def _read_field(self, field: Field, statement: Statement) -> Statement:
+        role = self._peek()
+        self._position += 1
+        match field:
+            case Field.SRC:
+                return replace(statement, src=self._address(role))
+            case Field.DST:
+                return replace(statement, dst=self._address(role))
+            case Field.TIME:
+                self._seconds = self._time(role)
+                return replace(statement, seconds=self._seconds)
+            case Field.RESULT if role == vocab.FAILED:
+                return replace(statement, rtt=NO_REPLY)
+            case Field.RESULT:
+                code = self._number(self._encoding.bytes, self._encoding.largest_code)
+                return replace(statement, rtt=self._encoding.decode(code))
+            case Field.SIZE:
+                return replace(statement, size=self._number(2, vocab.LARGEST_SIZE))
+            case Field.ERRORS:
+                return replace(statement, errors=self._number(1, vocab.LARGEST_ERRORS))
+            case Field.MSM_ID:
+                return replace(statement, msm_id=self._number(8, vocab.LARGEST_MSM_ID))
+
+    def _address(self, role: int) -> Prefix:
+        _, count = _ADDRESS_ROLES[role]
+        known = b""
+        while len(known) < count:
+            if known and self._position < len(self._ids) and self._peek() == vocab.PREFIX_END:
+                self._position += 1
+                break
+            known += bytes([self._byte()])
+            if count == 16 and known == MAPPED_PREFIX:
+                self._fail(Problem.MAPPED_ADDRESS, self._position - 1)
+        start = MAPPED_PREFIX if count == 4 else b""
+        return Prefix((start + known).ljust(16, b"\0"), 8 * len(known))
+
+    def _time(self, role: int) -> int:
+        if role == vocab.TIME_ABS:
+            return self._number(8, vocab.LARGEST_SECONDS)
+        assert self._seconds is not None
+        room = vocab.LARGEST_SECONDS - self._seconds
+        if role == vocab.TIME_DELTA1:
+            return self._seconds + self._number(1, min(room, vocab.LARGEST_DELTA1))
+        return self._seconds + self._number(4, min(room, vocab.LARGEST_DELTA4))
+
+    def _number(self, count: int, largest: int) -> int:
+        """A big-endian number. It fails at the first byte after which every number would be too large."""
+        number = 0
+        for missing in reversed(range(count)):
+            number = 256 * number + self._byte()
+            if number > largest >> (8 * missing):
+                self._fail(Problem.OUT_OF_RANGE, self._position - 1)
+        return number
+
+    def _byte(self) -> int:
+        if self._position == len(self._ids):
+            self._fail(Problem.TRUNCATED)
+        token = self._peek()
+        if token == vocab.PAD:
+            self._fail(Problem.PADDING)
+        if token == vocab.PREFIX_END:
+            self._fail(Problem.STRAY_PREFIX_END)
+        if token < BYTE0:
+            self._fail(Problem.MISSING_BYTE)
+        self._position += 1
+        return token - BYTE0
+
+    def _peek(self) -> int:
+        try:
+            token = operator.index(self._ids[self._position])
+        except TypeError:
+            self._fail(Problem.NOT_AN_ID)
+        if not 0 <= token < vocab.VOCABULARY_SIZE:
+            self._fail(Problem.NOT_AN_ID)
+        return token
+
+    def _fail(self, problem: Problem, position: int | None = None) -> NoReturn:
+        raise DecodeError(problem, self._ids, self._position if position is None else position)

@@ -1,0 +1,108 @@
+"""One measurement as tokens state it, and the error of stating what has no tokens."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC
+
+from ping_llm.addresses import Prefix, pack_one
+from ping_llm.errors import PingError
+from ping_llm.schema import NO_REPLY, Measurement
+from ping_llm.tokens.vocab import (
+    DEFAULT_FIELDS,
+    LARGEST_MSM_ID,
+    LARGEST_SECONDS,
+    LARGEST_SIZE,
+    LEAST_FIELDS,
+    Field,
+)
+
+
+class EncodeError(PingError):
+    """A value that tokens cannot carry."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a measurement states, and in which order.
+
+    A decoded statement also has the source that it inherits: then `src` is known, but SRC is not in `order`.
+    None is unknown. `rtt` is in ms, -1 for no reply; `seconds` count from 1970.
+    """
+
+    order: tuple[Field, ...]
+    src: Prefix | None = None
+    dst: Prefix | None = None
+    seconds: int | None = None
+    rtt: float | None = None
+    size: int | None = None
+    errors: int | None = None
+    msm_id: int | None = None
+
+    def value(self, field: Field) -> Prefix | int | float | None:
+        return (self.src, self.dst, self.seconds, self.rtt, self.size, self.errors, self.msm_id)[field]
+
+
+def whole(packed: bytes) -> Prefix:
+    """An address of which every byte is known."""
+    address = Prefix(packed, 128)
+    return Prefix(packed, address.address_bits)
+
+
+def cut(address: Prefix, known_bytes: int) -> Prefix:
+    """The first bytes of an address; 0 keeps it whole."""
+    if known_bytes == 0:
+        return address
+    count = address.address_bits // 8
+    if not 1 <= known_bytes < count:
+        raise EncodeError(f"a prefix of {known_bytes} bytes is none of {address}: it has 1 to {count - 1}")
+    kept = 16 - count + known_bytes
+    return Prefix(address.packed[:kept] + bytes(16 - kept), 8 * known_bytes)
+
+
+def state(measurement: Measurement, order: Sequence[Field] = DEFAULT_FIELDS) -> Statement:
+    """The statement of a measurement of the public API: whole addresses, every known value."""
+    time = measurement.event_time
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return Statement(
+        order=tuple(order),
+        src=whole(pack_one(measurement.src_addr)),
+        dst=whole(pack_one(measurement.dst_addr)),
+        seconds=math.floor(time.timestamp()),
+        rtt=measurement.rtt,
+        size=measurement.size,
+        errors=measurement.packet_error_count,
+        msm_id=measurement.msm_id,
+    )
+
+
+def check(statement: Statement) -> tuple[Field, ...]:
+    """The fields to write, in order: unknown SIZE, ERRORS and MSM_ID are left out.
+
+    Raises:
+      EncodeError: something in the statement has no tokens.
+    """
+    s = statement
+    for name, address in (("source", s.src), ("destination", s.dst)):
+        if address is not None and (address.bits % 8 or not 8 <= address.bits <= address.address_bits):
+            raise EncodeError(f"the {name} {address} is not cut at a byte: tokens are bytes")
+    if s.seconds is not None and not 0 <= s.seconds <= LARGEST_SECONDS:
+        raise EncodeError(f"a time of {s.seconds} s is outside 0 to {LARGEST_SECONDS} s since 1970")
+    if s.rtt is not None and s.rtt != NO_REPLY and not (math.isfinite(s.rtt) and s.rtt >= 0):
+        raise EncodeError(f"an rtt of {s.rtt} ms is neither -1 (no reply) nor a finite number from 0 up")
+    if s.size is not None and not 0 <= s.size <= LARGEST_SIZE:
+        raise EncodeError(f"a size of {s.size} bytes is outside 0 to {LARGEST_SIZE}")
+    if s.errors is not None and s.errors < 0:
+        raise EncodeError(f"a count of {s.errors} packet errors is negative")
+    if s.msm_id is not None and not 0 <= s.msm_id <= LARGEST_MSM_ID:
+        raise EncodeError(f"a measurement id of {s.msm_id} is outside 0 to 2^63 - 1")
+    if len(set(s.order)) != len(s.order):
+        raise EncodeError("a measurement states each field at most once")
+    for field in s.order:
+        if field <= Field.RESULT and s.value(field) is None:
+            raise EncodeError(f"the order names {field.name}, but the measurement has none")
+    order = tuple(field for field in s.order if s.value(field) is not None)
+    if len(order) < LEAST_FIELDS:
+        raise EncodeError(f"a measurement states at least {LEAST_FIELDS} fields, this one {len(order)}")
+    return order

@@ -1,0 +1,119 @@
+"""The masks and the decoder draw the same line."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from token_strategies import ENCODINGS, contexts, encodings
+
+from ping_llm.tokens import reference, vocab
+from ping_llm.tokens.grammar import Grammar
+from ping_llm.tokens.problems import DecodeError
+from ping_llm.tokens.vocab import DEFAULT_FIELDS, VOCABULARY_SIZE, Field
+
+
+def first_forbidden(ids, encoding):
+    """Index of the first token that a mask forbids, or the length if the context may not end; else None."""
+    place = Grammar(encoding)
+    for index, token in enumerate(ids):
+        if not (0 <= token < VOCABULARY_SIZE) or not place.allowed()[token]:
+            return index
+        place = place.after(token)
+    return None if place.may_end else len(ids)
+
+
+def error_position(ids, encoding):
+    try:
+        reference.decode(ids, encoding)
+    except DecodeError as error:
+        return error.position
+    return None
+
+
+@given(contexts(max_size=3), encodings)
+def test_whatever_is_encoded_is_allowed(context, encoding):
+    assert first_forbidden(reference.encode(context, encoding), encoding) is None
+
+
+@given(contexts(max_size=2), encodings, st.randoms(use_true_random=False))
+def test_the_first_forbidden_token_is_the_decoders_error(context, encoding, chance):
+    ids = reference.encode(context, encoding)
+    ids = ids[: chance.randint(0, len(ids))]
+    for _ in range(chance.randint(0, 2)):
+        ids.insert(
+            chance.randint(0, len(ids)), chance.choice([chance.randint(-1, 15), chance.randint(16, 272)])
+        )
+    assert first_forbidden(ids, encoding) == error_position(ids, encoding)
+
+
+def test_random_walks_along_the_masks_decode():
+    chance = random.Random(3)
+    generator = np.random.default_rng(3)
+    measurements = 0
+    for _ in range(60):
+        encoding = chance.choice(ENCODINGS)
+        # Bytes at the edges of their range: numbers at their largest, addresses close to IPv4-mapped.
+        extreme = chance.random() < 0.5
+        place, ids = Grammar(encoding), []
+        for _ in range(120):
+            assert (error_position(ids, encoding) is None) == place.may_end
+            choices = np.flatnonzero(place.allowed())
+            assert len(choices)
+            token = int(chance.choice([choices[0], choices[-1]]) if extreme else generator.choice(choices))
+            ids.append(token)
+            place = place.after(token)
+        position = error_position(ids, encoding)
+        assert position in (None, len(ids))
+        measurements += ids.count(vocab.MEASUREMENT)
+    assert measurements > 200
+
+
+def test_every_forbidden_token_is_an_error_and_every_allowed_one_is_not():
+    """At places of every kind, all 272 tokens are tried."""
+    for encoding in ENCODINGS:
+        for prefix in (
+            [],
+            [1],
+            [1, 10],
+            [1, 9],
+            [1, 9, 16 + 0x7F],
+            [1, 9, 16 + 0xF4],
+            [1, 6, 16, 16, 16 + 8],
+            [1, 14],
+            [1, 3, *[16] * 10, 271],
+            [1, 2],
+            [1, 2, 17],
+            [1, 10, 6, 16, 16, *[16] * 6, 1, 7],
+            [1, 10, 2, 17, 11],
+        ):
+            if error_position(prefix, encoding) not in (None, len(prefix)):
+                continue
+            allowed = Grammar(encoding).follow(prefix).allowed()
+            for token in range(VOCABULARY_SIZE):
+                position = error_position([*prefix, token], encoding)
+                assert (position != len(prefix)) == allowed[token], (encoding, prefix, token)
+
+
+def test_a_model_knows_only_its_fields():
+    place = Grammar(fields=frozenset(DEFAULT_FIELDS)).after(vocab.MEASUREMENT)
+    allowed = set(np.flatnonzero(place.allowed()).tolist())
+    assert allowed == {2, 3, 4, 5, vocab.TIME_ABS, vocab.RTT, vocab.FAILED}
+    place = place.follow([vocab.FAILED, vocab.TIME_ABS, *[16] * 8])
+    assert place.may_end
+    assert place.previous_seconds == 0
+    assert set(np.flatnonzero(place.allowed()).tolist()) == {1, 2, 3, 4, 5}
+    deltas = place.after(vocab.MEASUREMENT).allowed()[[vocab.TIME_DELTA1, vocab.TIME_DELTA4]]
+    assert deltas.all()
+    with pytest.raises(ValueError, match="may not come"):
+        place.after(vocab.RTT)
+    with pytest.raises(ValueError, match="may not come"):
+        place.after(-1)
+    with pytest.raises(ValueError, match="at least 2"):
+        Grammar(fields=frozenset([Field.RESULT]))
+
+
+def test_one_can_begin_in_the_middle_of_a_context():
+    place = Grammar(previous_seconds=1_700_000_000).after(vocab.MEASUREMENT).after(vocab.TIME_DELTA1)
+    assert place.after(16 + 60).previous_seconds == 1_700_000_060
