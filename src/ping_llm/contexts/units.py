@@ -95,7 +95,9 @@ class UnitFiller:
         shape = (len(sequences), self.length)
         targets, inputs, positions, segments = (np.empty(shape, np.int32) for _ in range(4))
         notes = np.zeros((len(sequences), self.parameters.max_segments, NOTES), np.int32)
-        unit_key = combine(epoch_key(self.seed, unit.start.epoch), unit.start.position)
+        # Compiled functions return plain integers; above 2^63 they only go back in as uint64.
+        of_epoch = np.uint64(epoch_key(self.seed, unit.start.epoch))
+        unit_key = np.uint64(combine(of_epoch, unit.start.position))
         bad: list[int] = []
         for begin, end in self._portions(unit, sequences):
             portion = slice(begin, end)
