@@ -10,6 +10,7 @@ import shutil
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 from ping_llm.errors import PingError
 from ping_llm.files import write_json
@@ -82,6 +83,36 @@ class Ledger:
             target = target.with_name(target.name + "-again")
         shutil.move(self._folder / str(step), target)
         return target
+
+
+class Streams:
+    """Where the data stream was at each checkpoint, in streams.json.
+
+    Ours rather than MaxText's own file for each process: the state is the same for all of them, which is
+    what lets two processes go on where one stopped.
+    """
+
+    def __init__(self, run: Path):
+        self._folder = run / "checkpoints"
+        self._path = run / "streams.json"
+
+    def keep(self, step: int, state: dict[str, Any]) -> None:
+        """Note the state before checkpoint `step` is begun; forget those of checkpoints that are gone."""
+        there = {str(kept) for kept in steps(self._folder)}
+        states = {key: value for key, value in self._read().items() if key in there}
+        write_json(self._path, states | {str(step): state})
+
+    def at(self, step: int) -> dict[str, Any]:
+        try:
+            return self._read()[str(step)]
+        except KeyError:
+            raise PingError(
+                f"{self._path} does not say where the data was at checkpoint {step}; remove "
+                f"{self._folder / str(step)} to go on from an earlier one"
+            ) from None
+
+    def _read(self) -> dict[str, Any]:
+        return json.loads(self._path.read_text()) if self._path.exists() else {}
 
 
 def _checksums(folder: Path) -> dict[str, list[int]]:

@@ -1,7 +1,6 @@
 """Batches as MaxText takes them: global arrays over the mesh, from an iterator that remembers its error."""
 
 import time
-from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 import jax
@@ -14,6 +13,7 @@ class Source(Protocol):
     def __next__(self) -> dict[str, np.ndarray]: ...
     def get_state(self) -> dict[str, Any]: ...
     def set_state(self, state: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
 
 
 class Feed:
@@ -28,9 +28,9 @@ class Feed:
         error: what ended the feed, if anything did; StopIteration means that the data ran out.
     """
 
-    def __init__(self, open_source: Callable[[], Source], sharding: Any, finite: bool = False):
-        self._open, self._sharding, self._finite = open_source, sharding, finite
-        self._source = open_source()
+    def __init__(self, source: Source, sharding: Any, finite: bool = False):
+        self._source, self._sharding, self._finite = source, sharding, finite
+        self._beginning = source.get_state()
         self.taken = 0
         self.waited = 0.0
         self.error: BaseException | None = None
@@ -68,5 +68,7 @@ class Feed:
 
     def reset(self) -> None:
         """Start the set again; MaxText calls this before each evaluation."""
-        self._source = self._open()
-        self.taken = 0
+        self.skip_to(self._beginning, 0)
+
+    def close(self) -> None:
+        self._source.close()

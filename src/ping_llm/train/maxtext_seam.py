@@ -32,7 +32,7 @@ from ping_llm.train.feed import Feed
 DATASET_TYPE = settings.DatasetType.NETWORK
 
 # MaxText's config class with our keys. Its own dataset types stay what they are.
-NetworkConfig = pydantic.create_model(
+NetworkConfig: type[pydantic.BaseModel] = pydantic.create_model(  # type: ignore[call-overload]
     "NetworkConfig",
     __base__=types.MaxTextConfig,
     dataset_type=(types.DatasetType | settings.DatasetType, types.DatasetType.SYNTHETIC),
@@ -65,8 +65,7 @@ def read_config(path: Path, overrides: Iterable[str], run: Path) -> Any:
     Initialises JAX's devices, so jax.distributed comes before.
     """
     given = settings.split_overrides(overrides)
-    merged = omegaconf.OmegaConf.to_container(pyconfig._load_config(str(path)))
-    assert isinstance(merged, dict)
+    merged: dict[str, Any] = dict(pyconfig._load_config(str(path)))
     known = _known_keys(NetworkConfig)
     settings.check_keys(merged, known, str(path))
     settings.check_keys(given, known, "on the command line")
@@ -149,8 +148,12 @@ def run(config: Any, session: Session) -> None:
     jax.config.update("jax_use_shardy_partitioner", config.shardy)
     jax.config.update("jax_remove_size_one_mesh_axis_from_type", config.remove_size_one_mesh_axis_from_type)
     train_utils.validate_train_config(config)
-    with _replaced(session):
-        train.train_loop(config, None)
+    saver = _Saver(session)
+    with _replaced(session, saver):
+        try:
+            train.train_loop(config, None)
+        finally:
+            saver.wait()
 
 
 def _quiet() -> None:
@@ -160,8 +163,7 @@ def _quiet() -> None:
 
 
 @contextlib.contextmanager
-def _replaced(session: Session) -> Iterator[None]:
-    saver = _Saver(session)
+def _replaced(session: Session, saver: "_Saver") -> Iterator[None]:
     replacements = [
         (input_pipeline_interface, "create_data_iterator", _data_iterators(session)),
         (metric_logger, "MetricLogger", functools.partial(_Logger, session, saver)),
@@ -204,11 +206,13 @@ class _Saver:
         self._session = session
         self._original = checkpointing.maybe_save_checkpoint
         self._held: tuple[Any, ...] | None = None
+        self._manager: Any = None
         self.logger: _Logger | None = None
 
     def after_step(
         self, manager: Any, state: Any, config: Any, iterator: Any, step: int | None = None
     ) -> None:
+        self._manager = manager
         if step is not None:
             self._held = (manager, state, config, iterator, int(step))
             return
@@ -235,9 +239,13 @@ class _Saver:
             else:
                 checkpointing.save_checkpoint(manager, step, state, config, iterator, force=True)
         if stop:
-            if manager is not None:
-                checkpointing.wait_until_finished(manager)
+            self.wait()
             raise exceptions.StopTraining("asked to stop")
+
+    def wait(self) -> None:
+        """Let a save that goes on in the background finish: MaxText leaves it when it stops early."""
+        if self._manager is not None:
+            checkpointing.wait_until_finished(self._manager)
 
 
 class _Logger(metric_logger.MetricLogger):

@@ -29,6 +29,7 @@ class Session:
         self._run, self._config, self._stops = run, config, stops
         self._first = jax.process_index() == 0
         self._ledger = checkpoints.Ledger(run)
+        self._streams = checkpoints.Streams(run)
         newest = self._ledger.newest_whole() if self._first else None
         if jax.process_count() > 1:
             newest = int(multihost_utils.broadcast_one_to_all(-1 if newest is None else newest))
@@ -49,15 +50,13 @@ class Session:
     def feeds(self, config: Any, for_train: Any, for_eval: Any) -> tuple[Feed, Feed | None]:
         rows = Path(config.network_train_files)
         epochs = config.network_epochs or None
-        self._feed = Feed(
-            lambda: self._open(rows, config.global_batch_size_to_load, epochs), for_train, finite=False
-        )
-        self._go_on(self._feed)
+        self._feed = Feed(self._open(rows, config.global_batch_size_to_load, epochs), for_train)
+        if self.next_step:
+            self._feed.skip_to(self._streams.at(self.next_step - 1), self.next_step)
         if config.eval_interval > 0:
             eval_rows = Path(config.network_eval_files)
-            self._eval_feed = Feed(
-                lambda: self._open(eval_rows, config.global_batch_size_to_load_eval, 1), for_eval, finite=True
-            )
+            source = self._open(eval_rows, config.global_batch_size_to_load_eval, 1)
+            self._eval_feed = Feed(source, for_eval, finite=True)
         return self._feed, self._eval_feed
 
     def _open(self, rows: Path, batch_size: int, epochs: int | None) -> Source:
@@ -72,21 +71,8 @@ class Session:
             epochs=epochs,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
-            threads=max(self._config.grain_worker_count, 1),
+            threads=self._config.grain_worker_count,
         )
-
-    def _go_on(self, feed: Feed) -> None:
-        """A step takes one batch and a batch is a function of its index, so the step says where to go on."""
-        stream = folder.read(self._run).get("data")
-        if self.next_step == 0:
-            if self._first:
-                folder.update(self._run, data=feed.state())
-            return
-        if stream is None:
-            raise PingError(
-                f"{self._run / 'run.json'} does not say what data the checkpoints were trained on"
-            )
-        feed.skip_to(stream | {"batch": self.next_step}, self.next_step)
 
     def begin(self, step: int, parameters: int, writer: Any) -> None:
         if step != self.next_step:
@@ -141,6 +127,8 @@ class Session:
             assert self._records is not None
             self._records.sync()
             self._ledger.enter_new()
+            if self._feed is not None:
+                self._streams.keep(step, self._feed.state())
 
     def check(self) -> None:
         """Raise what MaxText kept quiet about, after its loop has returned."""
@@ -165,12 +153,15 @@ class Session:
         if what == "evaluation":
             return f"{self._config.network_eval_files} gives not one batch to evaluate"
         return (
-            f"the data ran out after {feed.taken} of {self._config.steps} steps: {self._config.network_epochs} "
-            f"epochs of {self._config.network_train_files} are no more. Lower steps, or raise network_epochs "
-            "(0 goes on without end)"
+            f"the data ran out after {feed.taken} of {self._config.steps} steps: "
+            f"{self._config.network_epochs} epochs of {self._config.network_train_files} are no more. "
+            "Lower steps, or raise network_epochs (0 goes on without end)"
         )
 
     def close(self) -> None:
+        for feed in (self._feed, self._eval_feed):
+            if feed is not None:
+                feed.close()
         if self._records is not None:
             self._records.close()
             self._ledger.enter_new()

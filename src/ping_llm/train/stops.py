@@ -1,7 +1,8 @@
 """Being asked to end: SIGTERM and SIGINT mean save after this step, then leave with exit code 75.
 
 Schedulers warn before they take a machine away (Slurm's --signal, Modal's timeout, a preemption), and 75 is
-what sysexits.h calls a temporary failure: run the same command again. A second signal ends the process at once.
+what sysexits.h calls a temporary failure: run the same command again. A second signal ends the process
+at once.
 """
 
 import os
