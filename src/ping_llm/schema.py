@@ -51,6 +51,7 @@ class Reject(StrEnum):
     """Every reason for which an input record is not a measurement. Closed: a new one is added here first."""
 
     UNPARSABLE = "unparsable"  # not JSON, not a row of the table
+    TRUNCATED = "truncated"  # the input ends in the middle of it
     TOO_LARGE = "too_large"  # a record longer than the parser's bound
     TOO_DEEP = "too_deep"  # JSON nested beyond the parser's bound
     NOT_AN_OBJECT = "not_an_object"  # JSON, but not an object

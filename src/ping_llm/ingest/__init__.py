@@ -1,0 +1,37 @@
+"""Raw results → one validated table of measurements, with every result accounted for."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ping_llm.ingest.options import IngestOptions
+
+
+def read_measurements(
+    paths: Sequence[str], options: IngestOptions = IngestOptions()
+) -> Iterator[pa.RecordBatch]:
+    """Read the measurements of raw input, block by block: neither sorted nor rid of duplicates.
+
+    What is rejected is left out, and what is wrong with a file only ends it; `run.ingest` tells of both.
+
+    Args:
+      paths: files, folders, patterns, or "-".
+
+    Yields:
+      record batches of schema.MEASUREMENTS.
+    """
+    from ping_llm.ingest.columns import ACCEPTED
+    from ping_llm.ingest.finish import measurement_rows
+    from ping_llm.ingest.inputs import find_files
+    from ping_llm.ingest.parts import part_rows
+    from ping_llm.ingest.reader import InputFile
+
+    for path in find_files(paths):
+        for block in InputFile(path, options):
+            accepted = np.flatnonzero(block.columns.verdict == ACCEPTED)
+            if len(accepted):
+                yield measurement_rows(part_rows(block, accepted, 0, 0))
+
+
+__all__ = ["IngestOptions", "read_measurements"]
