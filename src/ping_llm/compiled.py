@@ -14,12 +14,15 @@ import numba
 
 _PACKAGE = Path(__file__).parent
 
+#: Numba freezes these files' constants and tables into the kernels.
+_CONSTANTS = ("tokens/vocab.py", "tokens/rtt.py")
+
 
 def _digest() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
     for path in sorted(_PACKAGE.rglob("*.py")):
         text = path.read_bytes()
-        if b"import kernel" in text:
+        if b"import kernel" in text or path.relative_to(_PACKAGE).as_posix() in _CONSTANTS:
             digest.update(text)
     return digest.hexdigest()[:16]
 

@@ -3,12 +3,13 @@
 import math
 from dataclasses import replace
 from datetime import UTC, datetime
+from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from token_strategies import contexts, encodings, packed_addresses, rtts
+from token_strategies import ENCODINGS, contexts, encodings, packed_addresses, random_context, rtts
 
 from ping_llm.addresses import Prefix, pack_one, parse_prefix
 from ping_llm.schema import Measurement
@@ -27,8 +28,18 @@ PLAIN = Statement(
 )
 
 
-@given(st.lists(contexts(), max_size=4), encodings)
-def test_both_encoders_agree_on_contexts(many, encoding):
+@given(contexts(), encodings)
+def test_both_encoders_agree_on_a_context(context, encoding):
+    check_agreement([context], encoding)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+def test_both_encoders_agree_in_bulk(encoding):
+    chance = Random(11)
+    check_agreement([random_context(chance, chance.randint(0, 30)) for _ in range(100)], encoding)
+
+
+def check_agreement(many, encoding):
     ids, offsets = encode_columns(StatementColumns.from_contexts(many), encoding)
     assert ids.dtype == np.int32
     assert ids.tolist() == [token for context in many for token in reference.encode(context, encoding)]

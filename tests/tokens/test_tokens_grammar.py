@@ -5,8 +5,7 @@ import random
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
-from token_strategies import ENCODINGS, contexts, encodings
+from token_strategies import ENCODINGS, contexts, encodings, random_context
 
 from ping_llm.tokens import reference, vocab
 from ping_llm.tokens.grammar import Grammar
@@ -32,32 +31,33 @@ def error_position(ids, encoding):
     return None
 
 
-@given(contexts(max_size=3), encodings)
+@given(contexts(max_size=2), encodings)
 def test_whatever_is_encoded_is_allowed(context, encoding):
     assert first_forbidden(reference.encode(context, encoding), encoding) is None
 
 
-@given(contexts(max_size=2), encodings, st.randoms(use_true_random=False))
-def test_the_first_forbidden_token_is_the_decoders_error(context, encoding, chance):
-    ids = reference.encode(context, encoding)
-    ids = ids[: chance.randint(0, len(ids))]
-    for _ in range(chance.randint(0, 2)):
-        ids.insert(
-            chance.randint(0, len(ids)), chance.choice([chance.randint(-1, 15), chance.randint(16, 272)])
-        )
-    assert first_forbidden(ids, encoding) == error_position(ids, encoding)
+def test_the_first_forbidden_token_is_the_decoders_error():
+    chance = random.Random(13)
+    for _ in range(400):
+        encoding = chance.choice(ENCODINGS)
+        ids = reference.encode(random_context(chance, chance.randint(0, 2)), encoding)
+        ids = ids[: chance.randint(0, len(ids))]
+        for _ in range(chance.randint(0, 2)):
+            noise = chance.choice([chance.randint(-1, 15), chance.randint(16, 272)])
+            ids.insert(chance.randint(0, len(ids)), noise)
+        assert first_forbidden(ids, encoding) == error_position(ids, encoding)
 
 
 def test_random_walks_along_the_masks_decode():
     chance = random.Random(3)
     generator = np.random.default_rng(3)
     measurements = 0
-    for _ in range(60):
+    for _ in range(40):
         encoding = chance.choice(ENCODINGS)
         # Bytes at the edges of their range: numbers at their largest, addresses close to IPv4-mapped.
         extreme = chance.random() < 0.5
         place, ids = Grammar(encoding), []
-        for _ in range(120):
+        for _ in range(90):
             assert (error_position(ids, encoding) is None) == place.may_end
             choices = np.flatnonzero(place.allowed())
             assert len(choices)
@@ -67,7 +67,7 @@ def test_random_walks_along_the_masks_decode():
         position = error_position(ids, encoding)
         assert position in (None, len(ids))
         measurements += ids.count(vocab.MEASUREMENT)
-    assert measurements > 200
+    assert measurements > 100
 
 
 def test_every_forbidden_token_is_an_error_and_every_allowed_one_is_not():

@@ -3,16 +3,13 @@
 Every put_* returns the position after what it wrote; the *_length functions say beforehand how much that is.
 They hold the GIL nowhere and allocate nothing. Rows are validated long before they come here, so a value
 that has no tokens (NaN, a negative RTT) is a bug of the caller and raises ValueError.
-
-Numba's on-disk cache does not notice a change in a function that another file's kernel inlines: after editing
-this file, touch the files whose kernels call it.
 """
 
 import math
 
 import numpy as np
-from numba import njit
 
+from ping_llm.compiled import kernel
 from ping_llm.tokens.rtt import (
     COMPACT_LARGEST,
     LOG_LAST_OCTAVE,
@@ -44,7 +41,7 @@ _LOG_THRESHOLDS = log_thresholds()
 _NO_REPLY = -1.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_number(out, position, value, count):
     """The `count` big-endian bytes of a non-negative integer."""
     for index in range(count):
@@ -52,7 +49,7 @@ def put_number(out, position, value, count):
     return position + count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def is_mapped(packed):
     """Whether 16 packed bytes are an IPv4 address."""
     for index in range(10):
@@ -61,7 +58,7 @@ def is_mapped(packed):
     return packed[10] == 255 and packed[11] == 255
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_address(out, position, role_ipv4, role_ipv6, packed, known_bytes):
     """A whole address (known_bytes 0), or its first 1..3 (IPv4) or 1..15 (IPv6) bytes and PREFIX_END."""
     if is_mapped(packed):
@@ -81,14 +78,14 @@ def put_address(out, position, role_ipv4, role_ipv6, packed, known_bytes):
     return position
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def address_length(packed, known_bytes):
     if known_bytes:
         return known_bytes + 2
     return 5 if is_mapped(packed) else 17
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_time(out, position, seconds, previous_seconds):
     """Seconds since 1970, or since the previous timestamped measurement (negative: there is none)."""
     delta = seconds - previous_seconds
@@ -102,7 +99,7 @@ def put_time(out, position, seconds, previous_seconds):
     return put_number(out, position + 1, delta, 4)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def time_length(seconds, previous_seconds):
     delta = seconds - previous_seconds
     if previous_seconds < 0 or delta < 0 or delta > LARGEST_DELTA4:
@@ -110,12 +107,12 @@ def time_length(seconds, previous_seconds):
     return 2 if delta <= LARGEST_DELTA1 else 5
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _bit_length(value):
     return math.frexp(float(value))[1]  # exact below 2^53
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _divide_half_to_even(value, divisor):
     quotient = value // divisor
     twice = 2 * (value - quotient * divisor)
@@ -124,7 +121,7 @@ def _divide_half_to_even(value, divisor):
     return quotient
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _compact_code(micros):
     micros = min(micros, COMPACT_LARGEST)
     if micros < 2048:
@@ -134,7 +131,7 @@ def _compact_code(micros):
     return (exponent << 11) + _divide_half_to_even(micros, np.int64(1) << (exponent - 1)) - 2048
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _log_code(micros):
     shifted = micros + LOG_OFFSET
     octave = _bit_length(shifted) - 1
@@ -151,14 +148,14 @@ def _log_code(micros):
     return min(LOG_PER_OCTAVE * (octave - LOG_OFFSET_BITS) + low, np.int64(65_535))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _clipped_code(micros, clip_limit_ms):
     limit = np.int64(np.rint(clip_limit_ms * 1000.0))
     step = (limit + 65_534) // 65_535
     return min(_divide_half_to_even(micros, step), limit // step)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rtt_code(rtt, encoding_id, clip_limit_ms):
     """The code of an RTT in ms that is finite and not negative."""
     if not (rtt >= 0.0 and rtt < np.inf):
@@ -177,12 +174,12 @@ def rtt_code(rtt, encoding_id, clip_limit_ms):
     raise ValueError("an encoding_id is 0 to 4")
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rtt_bytes(encoding_id):
     return 8 if encoding_id in (_FLOAT64, _MICROS) else 2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_result(out, position, rtt, encoding_id, clip_limit_ms):
     """FAILED for an rtt of -1, otherwise RTT and its bytes. clip_limit_ms matters to `clipped` only."""
     if rtt == _NO_REPLY:
@@ -192,12 +189,12 @@ def put_result(out, position, rtt, encoding_id, clip_limit_ms):
     return put_number(out, position + 1, rtt_code(rtt, encoding_id, clip_limit_ms), _rtt_bytes(encoding_id))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def result_length(rtt, encoding_id):
     return 1 if rtt == _NO_REPLY else 1 + _rtt_bytes(encoding_id)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_size(out, position, size):
     """Nothing if the size is unknown (-1)."""
     if size < 0:
@@ -208,12 +205,12 @@ def put_size(out, position, size):
     return put_number(out, position + 1, size, 2)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def size_length(size):
     return 0 if size < 0 else 3
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_errors(out, position, errors):
     """Nothing if the count is unknown (-1); 255 stands for 255 or more."""
     if errors < 0:
@@ -222,12 +219,12 @@ def put_errors(out, position, errors):
     return put_number(out, position + 1, min(errors, LARGEST_ERRORS), 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def errors_length(errors):
     return 0 if errors < 0 else 2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_msm_id(out, position, msm_id):
     """Nothing if the id is unknown (-1)."""
     if msm_id < 0:
@@ -236,6 +233,6 @@ def put_msm_id(out, position, msm_id):
     return put_number(out, position + 1, msm_id, 8)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def msm_id_length(msm_id):
     return 0 if msm_id < 0 else 9

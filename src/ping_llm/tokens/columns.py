@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from ping_llm.addresses import is_ipv4
+from ping_llm.compiled import kernel
 from ping_llm.tokens import codec
 from ping_llm.tokens.rtt import RttEncoding, rtt_encoding
 from ping_llm.tokens.statement import EncodeError, Statement
@@ -198,7 +198,7 @@ def _check(c: StatementColumns) -> None:
     refuse(stated.sum(axis=1) < LEAST_FIELDS, "it states fewer than two fields")
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _measure(
     lengths, order, first, src, src_known, dst, dst_known, seconds, rtt, size, errors, msm_id, encoding_id
 ):
@@ -226,7 +226,7 @@ def _measure(
         lengths[row + 1] = length
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write(
     out,
     offsets,

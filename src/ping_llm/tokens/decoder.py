@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from ping_llm.compiled import kernel
 from ping_llm.tokens.columns import StatementColumns
 from ping_llm.tokens.problems import DecodeError, Problem
 from ping_llm.tokens.rtt import Log, RttEncoding, rtt_encoding
@@ -116,7 +116,7 @@ def _log_values() -> np.ndarray:
     return np.array([log.decode(code) for code in range(log.largest_code + 1)])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _byte_problem(tokens, position, end):
     """0 if there is a byte at `position`."""
     if position >= end:
@@ -131,7 +131,7 @@ def _byte_problem(tokens, position, end):
     return 0 if token >= BYTE0 else _MISSING_BYTE
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_number(tokens, position, end, count, largest):
     """Number, position after it (or of the wrong token) and problem."""
     number = np.int64(0)
@@ -149,7 +149,7 @@ def _read_number(tokens, position, end, count, largest):
     return number, position, 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_address(tokens, position, end, count, packed):
     """Writes into `packed`. Returns known bytes (0: all), position and problem."""
     packed[:] = 0
@@ -173,7 +173,7 @@ def _read_address(tokens, position, end, count, packed):
     return 0, position, 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rtt_of_code(code, encoding_id, step, log_values):
     if encoding_id == _FLOAT64:
         return np.int64(code).view(np.float64)
@@ -187,7 +187,7 @@ def _rtt_of_code(code, encoding_id, step, log_values):
     return micros / 1000.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _role_problem(token, stated, has_time):
     """0 if a field may begin with this token."""
     if token < 0:
@@ -207,7 +207,7 @@ def _role_problem(token, stated, has_time):
     return 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _decode_context(
     tokens, start, end, row,
     order, first, src, src_known, dst, dst_known,
