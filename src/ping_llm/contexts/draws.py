@@ -98,6 +98,25 @@ def context_key(of_epoch, row, number):
 
 
 @kernel
+def unit_key(seed, epoch, position):
+    """The key of the unit that begins at a place in the order."""
+    return combine(epoch_key(seed, epoch), position)
+
+
+@kernel
+def filler_keys(seed, epoch, position, sequences):
+    """The keys of the fillers of a unit's sequences.
+
+    A kernel, and not a loop in Python, because Python hands an integer below 2^63 to compiled code as a
+    signed one.
+    """
+    keys = np.empty(len(sequences), np.uint64)
+    for index in range(len(sequences)):
+        keys[index] = combine(unit_key(seed, epoch, position), sequences[index])
+    return keys
+
+
+@kernel
 def permuted(place, count, key):
     """Where a keyed permutation of [0, count) sends `place`.
 

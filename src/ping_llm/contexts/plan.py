@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ping_llm.compiled import kernel
-from ping_llm.contexts.draws import SEQUENCE_ORDER, below, combine, context_key, draw, epoch_key, permuted
+from ping_llm.contexts.draws import SEQUENCE_ORDER, below, context_key, draw, epoch_key, permuted, unit_key
 from ping_llm.contexts.options import Parameters
 from ping_llm.contexts.shape import shape_of
 from ping_llm.errors import PingError
@@ -198,7 +198,7 @@ def _plan(counts, flags, sums, sequences, length, seed, epoch, position, epochs,
     number = np.empty(most, np.int64)
     key = np.empty(most, np.uint64)
     bound = np.empty(most, np.int64)
-    unit_key = combine(epoch_key(seed, epoch), position)
+    of_unit = unit_key(seed, epoch, position)
     taken = 0
     tokens = 0
     of_epoch = epoch_key(seed, epoch)
@@ -240,7 +240,7 @@ def _plan(counts, flags, sums, sequences, length, seed, epoch, position, epochs,
     # Packing fills the first sequences with the largest contexts: spread them over the unit's batches.
     places = np.arange(sequences)
     for last in range(used - 1, 0, -1):
-        other = below(draw(unit_key, SEQUENCE_ORDER, last), last + 1)
+        other = below(draw(of_unit, SEQUENCE_ORDER, last), last + 1)
         places[last], places[other] = places[other], places[last]
     for context in range(taken):
         sequence[context] = places[sequence[context]]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ping_llm.contexts.draws import combine, epoch_key
+from ping_llm.contexts.draws import filler_keys
 from ping_llm.contexts.fill import GROUP, NOTES, fill
 from ping_llm.contexts.options import Parameters
 from ping_llm.contexts.plan import Unit
@@ -95,15 +95,11 @@ class UnitFiller:
         shape = (len(sequences), self.length)
         targets, inputs, positions, segments = (np.empty(shape, np.int32) for _ in range(4))
         notes = np.zeros((len(sequences), self.parameters.max_segments, NOTES), np.int32)
-        # Compiled functions return plain integers; above 2^63 they only go back in as uint64.
-        of_epoch = np.uint64(epoch_key(self.seed, unit.start.epoch))
-        unit_key = np.uint64(combine(of_epoch, unit.start.position))
         bad: list[int] = []
         for begin, end in self._portions(unit, sequences):
             portion = slice(begin, end)
             self._fill(
                 unit,
-                unit_key,
                 sequences[portion],
                 (targets[portion], inputs[portion], positions[portion], segments[portion]),
                 notes[portion],
@@ -144,7 +140,6 @@ class UnitFiller:
     def _fill(
         self,
         unit: Unit,
-        unit_key: np.uint64,
         sequences: np.ndarray,
         arrays: tuple[np.ndarray, ...],
         notes: np.ndarray,
@@ -171,7 +166,7 @@ class UnitFiller:
             group_end,
             context_row,
             unit.key,
-            np.array([combine(unit_key, sequence) for sequence in sequences.tolist()], np.uint64),
+            filler_keys(self.seed, unit.start.epoch, unit.start.position, sequences),
             self.fillers,
             block.src,
             block.offsets,

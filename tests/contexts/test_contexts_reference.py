@@ -1,0 +1,105 @@
+"""The compiled loader gives the bytes of the plain one."""
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from conftest import random_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ping_llm.contexts import draws, plan, reference
+from ping_llm.contexts.batches import Batches
+from ping_llm.contexts.options import ContextOptions
+from ping_llm.contexts.reference import ReferenceBatches
+
+probability = st.sampled_from([0.0, 0.1, 0.5, 1.0])
+
+
+@st.composite
+def options(draw):
+    share = draw(probability)
+    extra = draw(st.sets(st.sampled_from(["time", "size", "errors", "msm_id"])))
+    return ContextOptions(
+        repeat_source=draw(probability),
+        prefix_probability=draw(probability),
+        focus_probability=draw(probability),
+        timestamps_all=share,
+        timestamps_part=min(draw(probability), 1 - share),
+        measurements_per_context=draw(st.sampled_from([1, 7, 30])),
+        max_contexts_per_row=draw(st.sampled_from([1, 3, 16])),
+        max_context_tokens=draw(st.sampled_from([0, 90])),
+        max_segments=draw(st.sampled_from([1, 3, 32])),
+        fields=",".join(["src", "dst", "rtt", *sorted(extra)]),
+        rtt_encoding=draw(st.sampled_from(["compact", "float64", "clipped"])),
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    options=options(),
+    seed=st.integers(0, 2**63 - 1),
+    counts=st.lists(st.integers(1, 80), min_size=1, max_size=40),
+    length=st.sampled_from([96, 131]),
+    batch_size=st.sampled_from([1, 6, 150]),
+    epochs=st.sampled_from([None, 1, 2]),
+    gap=st.sampled_from([30.0, 2000.0]),
+)
+def test_compiled_and_plain_batches_are_equal(options, seed, counts, length, batch_size, epochs, gap):
+    rows = random_rows(seed % 1000, np.array(counts), destinations=3, gap=gap)
+    arguments = {"batch_size": batch_size, "length": length, "seed": seed, "epochs": epochs}
+    many = 260 // batch_size + 2  # a unit and a bit of the next
+    plain = list(islice(ReferenceBatches(rows, options, **arguments), many))
+    with Batches(rows, options, threads=0, **arguments) as batches:
+        fast = list(islice(batches, many))
+    assert len(plain) == len(fast)
+    for expected, got in zip(plain, fast, strict=True):
+        for name in expected:
+            np.testing.assert_array_equal(expected[name], got[name], err_msg=name)
+
+
+@given(key=st.integers(0, 2**64 - 1), purpose=st.integers(0, 40), index=st.integers(0, 2**39))
+def test_draws_agree(key, purpose, index):
+    assert int(draws.draw(np.uint64(key), purpose, index)) == reference.draw(key, purpose, index)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 17, 1000])
+def test_the_order_of_an_epoch_is_a_permutation_and_the_plain_one(count):
+    key = np.uint64(draws.epoch_key(5, 2))
+    order = [draws.permuted(place, count, key) for place in range(count)]
+    assert sorted(order) == list(range(count))
+    assert order == [reference.permuted(place, count, int(key)) for place in range(count)]
+    if count > 100:
+        other = [draws.permuted(place, count, np.uint64(draws.epoch_key(5, 3))) for place in range(count)]
+        assert np.mean(np.array(order) == other) < 0.02
+
+
+def test_a_wrong_threshold_is_noticed(small_rows):
+    """The comparison has teeth: options that differ a little give other bytes."""
+    arguments = {"batch_size": 4, "length": 128, "seed": 1}
+    plain = next(iter(ReferenceBatches(small_rows, ContextOptions(), **arguments)))
+    with Batches(
+        small_rows, replace(ContextOptions(), repeat_source=0.11), threads=0, **arguments
+    ) as batches:
+        assert any((plain[name] != value).any() for name, value in next(batches).items())
+
+
+def test_rows_are_found_through_the_sums_as_in_a_list(small_rows):
+    planner = plan.Planner(small_rows.index, _parameters(), 8, 256, 1)
+    pairs = [
+        (row, number)
+        for row, count in enumerate(small_rows.index.counts.tolist())
+        for number in range(min(-(-count // 30), 16))
+    ]
+    assert planner.contexts == len(pairs)
+    found = [
+        plan._row_of(place, planner._counts, planner._sums, _parameters()) for place in range(len(pairs))
+    ]
+    assert found == pairs
+
+
+def _parameters():
+    from ping_llm.contexts.options import Parameters
+
+    return Parameters.of(ContextOptions(), 256)
