@@ -5,6 +5,9 @@ Plain integers, because compiled kernels take them as constants.
 
 from enum import IntEnum
 
+#: Version of vocabulary, grammar and encodings together, as docs/formats.md specifies them.
+TOKENS_FORMAT = 1
+
 PAD = 0
 MEASUREMENT = 1
 SRC_IPV4 = 2
