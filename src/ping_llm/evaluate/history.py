@@ -30,19 +30,19 @@ class History:
 
     Args:
       columns: the measurements.
-      limit: look back on the newest `limit` of the query's source at most; None is all of them.
+      limit: look back on the newest `limit` of the query's source at most; None is all of them. An array
+        has a limit for each query of the call.
     """
 
-    def __init__(self, columns: Columns, limit: int | None = None):
+    def __init__(self, columns: Columns, limit: int | np.ndarray | None = None):
         self.columns, self.limit = columns, limit
         self._by_source = _Grouped(columns, columns.src)
-        self._replies = columns.take(columns.replied)
-        self._pairs: _Grouped | None = None
+        self._pairs: dict[str, _Grouped] = {}
 
     def __len__(self) -> int:
         return len(self.columns)
 
-    def limited(self, limit: int | None) -> "History":
+    def limited(self, limit: int | np.ndarray | None) -> "History":
         out = object.__new__(History)
         out.__dict__.update(self.__dict__, limit=limit)
         return out
@@ -53,15 +53,25 @@ class History:
 
     def replies_of_pair(self, queries: Queries) -> Ranges:
         """Earlier replies of the query's source and destination, among the newest `limit` of the source."""
-        if self._pairs is None:
-            self._pairs = _Grouped(self._replies, pairs_of(self._replies.src, self._replies.dst))
-        ranges = self._pairs.before(pairs_of(queries.src, queries.dst), queries.time)
+        return self._of_pair("replies", queries)
+
+    def results_of_pair(self, queries: Queries) -> Ranges:
+        """The same with failures."""
+        return self._of_pair("results", queries)
+
+    def _of_pair(self, which: str, queries: Queries) -> Ranges:
+        if which not in self._pairs:
+            part = self.columns if which == "results" else self.columns.take(self.columns.replied)
+            self._pairs[which] = _Grouped(part, pairs_of(part.src, part.dst))
+        grouped, keys = self._pairs[which], pairs_of(queries.src, queries.dst)
+        ranges = grouped.before(keys, queries.time)
         if self.limit is None:
             return ranges
+        # Not older than the oldest that the limit leaves of the source; nothing when it leaves nothing.
         source = self.of_source(queries)
-        oldest = np.where(source.count > 0, source.columns.time[source.low % max(len(self), 1)], 0)
-        low = self._pairs.position(pairs_of(queries.src, queries.dst), oldest)
-        return Ranges(ranges.columns, np.minimum(np.maximum(ranges.low, low), ranges.high), ranges.high)
+        oldest = source.columns.time[np.minimum(source.low, max(len(self) - 1, 0))] if len(self) else 0
+        low = np.maximum(ranges.low, grouped.position(keys, np.where(source.count > 0, oldest, queries.time)))
+        return Ranges(ranges.columns, np.minimum(low, ranges.high), ranges.high)
 
 
 class _Grouped:
@@ -85,7 +95,7 @@ class _Grouped:
         found = np.searchsorted(self._key, np.maximum(group, 0) * self._span + offset, side="left")
         return np.where(group >= 0, found, 0)
 
-    def before(self, keys: np.ndarray, time: np.ndarray, limit: int | None = None) -> Ranges:
+    def before(self, keys: np.ndarray, time: np.ndarray, limit: int | np.ndarray | None = None) -> Ranges:
         group = self._ids.find(keys)
         high = self.position(keys, time)
         low = np.where(group >= 0, self._starts[np.maximum(group, 0)], 0)

@@ -7,7 +7,8 @@ from typing import Self
 
 import numpy as np
 
-from ping_llm.evaluate.baselines.base import Baseline, FailureRates, marginal
+from ping_llm.evaluate.baselines.base import Baseline, marginal
+from ping_llm.evaluate.baselines.failure_rates import FailureRates
 from ping_llm.evaluate.columns import Columns, Queries
 from ping_llm.evaluate.history import History
 from ping_llm.evaluate.predictive import Knots
@@ -23,7 +24,7 @@ _SMOOTHING = 0.1
 class Global(Baseline):
     name = "global"
 
-    def fit(self, train: Columns, inner: object = None) -> Self:
+    def fit(self, train: Columns) -> Self:
         rtt = train.rtt[train.replied]
         ratio = np.log(MAX_RTT_MS / _FINE_MS)
         coarse = _FINE_MS * np.exp(np.linspace(0, ratio, int(ratio / np.log(1.01)))[1:])

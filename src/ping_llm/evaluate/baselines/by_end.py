@@ -1,0 +1,109 @@
+"""What one end knows: all RTTs of the query's source, or all of its destination.
+
+The distribution is that end's own training results, leaning on the marginal of all while they are few (a
+Dirichlet prior). A source that was not trained on is known by the measurements it may look back on.
+"""
+
+from typing import Self
+
+import numpy as np
+
+from ping_llm.evaluate.baselines.base import BACKGROUND, LEVELS, Baseline, marginal
+from ping_llm.evaluate.baselines.failure_rates import FailureRates
+from ping_llm.evaluate.columns import Columns, Queries
+from ping_llm.evaluate.history import History
+from ping_llm.evaluate.ids import Ids
+from ping_llm.evaluate.predictive import Knots, mixed
+
+#: The marginal of all counts as this many results of the end's own.
+_PRIOR_RESULTS = 3.0
+
+#: A new source is known by at most this many of its newest replies.
+_LOOK_BACK = 64
+
+
+class _ByEnd(Baseline):
+    def fit(self, train: Columns) -> Self:
+        replies = train.take(train.replied)
+        self._failures = FailureRates(train)
+        self._background = marginal(train)
+        keys = self._end(replies)
+        self._ids = Ids(keys)
+        order = np.lexsort((replies.rtt, self._ids.of_rows))
+        ranked, count = replies.rtt[order], np.bincount(self._ids.of_rows, minlength=len(self._ids))
+        start = np.concatenate([[0], np.cumsum(count)[:-1]])
+        at = start[:, None] + LEVELS * np.maximum(count - 1, 0)[:, None]
+        low = np.floor(at).astype(np.int64)
+        high = np.minimum(low + 1, np.maximum(len(ranked) - 1, 0))
+        within = high < (start + count)[:, None]
+        high = np.where(within, high, low)
+        values = ranked[low] + (at - low) * (ranked[high] - ranked[low])
+        own = mixed(values, LEVELS, self._background, _weight(count), np.zeros(len(count)))
+        # The last row answers for an end of which nothing is known.
+        nothing = mixed(self._background.quantile(LEVELS), LEVELS, self._background, np.ones(1), np.zeros(1))
+        self._values = np.concatenate([own.values, nothing.values])
+        self._levels = np.concatenate([own.levels, nothing.levels])
+        return self
+
+    def _end(self, of: Columns | Queries) -> np.ndarray:
+        raise NotImplementedError
+
+    def _rows(self, queries: Queries) -> np.ndarray:
+        number = self._ids.find(self._end(queries))
+        return np.where(number >= 0, number, len(self._values) - 1)
+
+
+class BySource(_ByEnd):
+    name = "by source"
+
+    def _end(self, of: Columns | Queries) -> np.ndarray:
+        return of.src
+
+    def predict(self, queries: Queries, context: History) -> Knots:
+        row, failure = self._rows(queries), self._failures.by_source(queries)
+        new = np.flatnonzero(row == len(self._values) - 1)
+        if not len(new):
+            return Knots(self._values, self._levels, failure, row)
+        limit = context.limit[new] if isinstance(context.limit, np.ndarray) else context.limit
+        past = context.limited(limit).of_source(queries.take(new))
+        values, count = _newest_quantiles(past.columns.rtt, past.low, past.high)
+        own = mixed(values, LEVELS, self._background, _weight(count), np.zeros(len(new)))
+        row[new] = len(self._values) + np.arange(len(new))
+        return Knots(
+            np.concatenate([self._values, own.values]),
+            np.concatenate([self._levels, own.levels]),
+            failure,
+            row,
+        )
+
+
+class ByDestination(_ByEnd):
+    name = "by destination"
+
+    def _end(self, of: Columns | Queries) -> np.ndarray:
+        return of.dst
+
+    def predict(self, queries: Queries, context: History) -> Knots:
+        return Knots(self._values, self._levels, self._failures.by_destination(queries), self._rows(queries))
+
+
+def _weight(count: np.ndarray) -> np.ndarray:
+    return np.maximum(_PRIOR_RESULTS / (count + _PRIOR_RESULTS), BACKGROUND)
+
+
+def _newest_quantiles(rtt: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quantiles at LEVELS of the newest replies of rtt[low:high], and how many there were."""
+    offset = np.arange(-_LOOK_BACK, 0)
+    at = high[:, None] + offset
+    inside = at >= low[:, None]
+    values = np.where(inside, rtt[np.maximum(at, 0)], -1.0) if len(rtt) else np.full(at.shape, -1.0)
+    values = np.where(values >= 0, values, np.nan)
+    count = (~np.isnan(values)).sum(axis=1)
+    values = np.sort(values, axis=1)  # NaN last
+    position = LEVELS * np.maximum(count - 1, 0)[:, None]
+    floor = np.floor(position).astype(np.int64)
+    ceiling = np.minimum(floor + 1, np.maximum(count - 1, 0)[:, None])
+    rows = np.arange(len(values))[:, None]
+    left, right = values[rows, floor], values[rows, ceiling]
+    out = np.where(count[:, None] > 0, left + (position - floor) * (right - left), 0.0)
+    return np.nan_to_num(out), count
