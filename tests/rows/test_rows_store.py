@@ -8,8 +8,8 @@ import pytest
 from rows_data import write_measurements
 
 from ping_llm.errors import PingError
-from ping_llm.rows import build as building
-from ping_llm.rows import codec
+from ping_llm.rows import codec, keys
+from ping_llm.rows.build import build
 from ping_llm.rows.store import RowStore
 
 
@@ -19,8 +19,8 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("store")
     write_measurements(place / "in.parquet", 5000, sources=200)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(building, "parts_for", lambda measurements: 5)
-        building.build([place / "in.parquet"], place / "rows")
+        patch.setattr(keys, "SMALL_PART_MEASUREMENTS", 1000)
+        build([place / "in.parquet"], place / "rows")
     return place / "rows"
 
 

@@ -81,7 +81,9 @@ class RowBlock:
         total = int(offsets[-1])
 
         def column(values: Any, kind: type) -> np.ndarray:
-            filled = np.full(total, -1, kind) if values is None else np.ascontiguousarray(values, kind)
+            filled: np.ndarray = (
+                np.full(total, -1, kind) if values is None else np.ascontiguousarray(values, kind)
+            )
             if len(filled) != total:
                 raise ValueError(f"a column has {len(filled)} values, the counts say {total}")
             return filled

@@ -1,153 +1,153 @@
-"""Measurements → probe rows."""
+"""Measurements → probe rows: one command, three engines, the same bytes.
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+The default engine reads the input through DuckDB and does the rest in compiled kernels. It never holds more
+than a slice or a part a worker, so its memory is bounded at any size of the input, and a killed run goes on
+where it was.
+"""
+
+import fcntl
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import numpy as np
-from array_record.python.array_record_module import ArrayRecordWriter
-from numba import njit
-
-from ping_llm.errors import PingError, UsageError
-from ping_llm.files import whole_file, write_json
+from ping_llm.errors import UsageError
 from ping_llm.progress import Progress
-from ping_llm.rows import codec, sortable
-from ping_llm.rows.block import RowBlock
-from ping_llm.rows.index import FLAG_IPV4, RowIndex, write_index
-from ping_llm.rows.inputs import find_inputs
-from ping_llm.rows.keys import hash_key, parts_for
-from ping_llm.rows.manifest import (
-    FORMAT,
-    FORMAT_VERSION,
-    INDEX_FILE,
-    MANIFEST_FILE,
-    file_sha256,
-    fingerprint,
-    shard_name,
-)
+from ping_llm.rows import steps
+from ping_llm.rows.inputs import Scanner
+from ping_llm.rows.options import RowOptions, RunOptions
+from ping_llm.rows.plan import Plan, finished_manifest, load_plan, make_plan
 
-WRITER_OPTIONS = "group_size:1,uncompressed"
-BATCH_ROWS = 1 << 17
+__all__ = ["RowOptions", "RunOptions", "build", "run_step"]
+
+STEPS = ("plan", "scan", "encode", "finish")
 
 
-@dataclass(frozen=True)
-class RowOptions:
-    """What shapes the rows. The same input and options give the same bytes."""
+def build(
+    inputs: Sequence[str | Path],
+    out: str | Path,
+    options: RowOptions | None = None,
+    run: RunOptions | None = None,
+) -> dict[str, Any]:
+    """Group measurements into probe rows below `out`, or go on with a build that was interrupted.
 
-    max_row_mib: int = 8
+    Args:
+      inputs: Parquet files, folders or globs.
 
-
-def build(inputs: Sequence[str | Path], out: str | Path, options: RowOptions | None = None) -> dict[str, Any]:
-    """Group measurements by source into probe rows below `out`; return the manifest."""
-    options = options or RowOptions()
-    out = Path(out)
-    if (out / MANIFEST_FILE).exists():
-        raise UsageError(f"{out} already holds probe rows; remove it or name another folder")
-    source = find_inputs(inputs)
-    connection = duckdb.connect()
-    total = connection.execute(f"SELECT count(*) FROM ({source.sql()})").fetchall()[0][0]
-    words, rejected = [], np.zeros(len(sortable.RULES), np.int64)
-    with Progress("rows: reading", total, "measurements") as progress:
-        for batch in connection.sql(source.sql()).to_arrow_reader(BATCH_ROWS):
-            piece = sortable.from_batch(batch)
-            words.append(piece.words)
-            rejected += piece.rejected
-            progress.advance(batch.num_rows)
-    everything = np.concatenate(words) if words else np.empty((0, sortable.WORDS), np.uint64)
-    hashes = _hashes(everything)
-    order = np.lexsort((*(everything[:, word] for word in reversed(range(sortable.WORDS))), hashes))
-    everything, hashes = everything[order], hashes[order]
-    if len(everything) + rejected.sum() != total:
-        raise PingError("the measurements read and rejected do not add up to those of the input")
-
-    parts = parts_for(total)
-    part_of = ((hashes >> np.uint64(32)) * np.uint64(parts)) >> np.uint64(32)
-    limit = codec.max_measurements(options.max_row_mib << 20)
-    shards, indexes = [], []
-    for part in range(parts):
-        begin, end = np.searchsorted(part_of, [part, part + 1])
-        block = _rows(everything[begin:end], limit)
-        path = out / shard_name(part, parts)
-        with whole_file(path) as aside:
-            writer = ArrayRecordWriter(str(aside), WRITER_OPTIONS)
-            for record in codec.encode(block):
-                writer.write(record)
-            writer.close()
-        shards.append(
-            {
-                "file": path.name,
-                "rows": len(block),
-                "measurements": block.measurements,
-                "bytes": path.stat().st_size,
-                "sha256": file_sha256(path),
-            }
-        )
-        indexes.append(_index(block))
-    write_index(out / INDEX_FILE, indexes)
-    index_checksum = file_sha256(out / INDEX_FILE)
-    manifest = {
-        "format": FORMAT,
-        "version": FORMAT_VERSION,
-        "fingerprint": fingerprint(asdict(options), [shard["sha256"] for shard in shards], index_checksum),
-        "options": asdict(options),
-        "schema": codec.ROW_SCHEMA.serialize().to_pybytes().hex(),
-        "source": {"files": len(source.files), "fingerprint": hashlib.sha256(b"").hexdigest()},
-        "counts": {
-            "in": total,
-            "measurements": len(everything),
-            "rejected": {str(rule): int(n) for rule, n in zip(sortable.RULES, rejected, strict=True) if n},
-            "rows": sum(map(len, indexes)),
-        },
-        "shards": shards,
-        "index": {"file": INDEX_FILE, "sha256": index_checksum},
-    }
-    write_json(out / MANIFEST_FILE, manifest)
-    return manifest
+    Returns:
+      the manifest; of the first split, if there are several.
+    """
+    options, run, out = options or RowOptions(), run or RunOptions(), Path(out)
+    with _alone(out):
+        plan = make_plan(inputs, out, options, run)
+        manifest = finished_manifest(out, options)
+        if manifest is not None:
+            steps.clear_up(plan)
+            return manifest
+        _remove_leftovers(plan)
+        if run.engine == "reference":
+            from ping_llm.rows.reference import encode_all
+        elif run.engine == "spark":
+            from ping_llm.rows.spark import encode_all
+        else:
+            encode_all = _scan_and_encode
+        encode_all(plan, run)
+        return steps.finish(plan)
 
 
-@njit(cache=True, nogil=True)
-def _hashes(words):
-    out = np.empty(len(words), np.uint64)
-    for row in range(len(words)):
-        out[row] = hash_key(words, row, False)
-    return out
+def run_step(
+    step: str,
+    inputs: Sequence[str | Path],
+    out: str | Path,
+    options: RowOptions | None = None,
+    run: RunOptions | None = None,
+    task: int = 0,
+    tasks: int = 1,
+) -> dict[str, Any] | None:
+    """One task's share of a step, for clusters: `plan`, then all `scan`, then all `encode`, then `finish`."""
+    if step not in STEPS or not 0 <= task < tasks:
+        raise UsageError(f"step {step!r}, task {task} of {tasks}: steps are {', '.join(STEPS)}, tasks from 0")
+    options, run, out = options or RowOptions(), run or RunOptions(), Path(out)
+    if step == "plan":
+        plan = make_plan(inputs, out, options, run)
+        if finished_manifest(out, options) is not None:
+            steps.clear_up(plan)
+        return None
+    manifest = finished_manifest(out, options)
+    if manifest is not None:
+        return manifest
+    plan = load_plan(out)
+    if step == "scan":
+        _scan(plan, run, range(task, len(plan.slices), tasks))
+    elif step == "encode":
+        _encode(plan, run, range(task, plan.parts, tasks))
+    else:
+        steps.totals_of_spills(plan, steps.spill_headers(plan))
+        return steps.finish(plan)
+    return None
 
 
-def _rows(words: np.ndarray, limit: int) -> RowBlock:
-    """Sorted words → rows, a row at most `limit` measurements."""
-    changed = (words[1:, :2] != words[:-1, :2]).any(axis=1)
-    starts = np.flatnonzero(np.concatenate([[len(words) > 0], changed]))
-    ends = np.append(starts[1:], len(words))
-    firsts = np.concatenate(
-        [np.arange(begin, end, limit) for begin, end in zip(starts, ends, strict=True)]
-        or [np.empty(0, np.int64)]
-    )
-    counts = np.diff(np.append(firsts, len(words)))
-    rtt = words[:, sortable.RTT]
-    sign = np.uint64(1 << 63)
-    return RowBlock.from_columns(
-        words[firsts, :2].astype(">u8").view(np.uint8),
-        counts,
-        words[:, sortable.TIME].astype(np.int64),
-        words[:, 3:5].astype(">u8").view(np.uint8),
-        np.where(rtt & sign, rtt ^ sign, ~rtt).view(np.float64),
-        words[:, sortable.MSM_ID].astype(np.int64) - 1,
-        words[:, sortable.PROBE_ID].astype(np.int64) - 1,
-        (words[:, 8] >> np.uint64(32)).astype(np.int64) - 1,
-        (words[:, 8] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1,
-    )
+def _scan_and_encode(plan: Plan, run: RunOptions) -> None:
+    if not all(steps.is_encoded(plan, part) for part in range(plan.parts)):
+        _scan(plan, run, range(len(plan.slices)))
+        _encode(plan, run, range(plan.parts))
+    steps.totals_of_spills(plan, steps.spill_headers(plan))
 
 
-def _index(block: RowBlock) -> RowIndex:
-    from ping_llm.addresses import is_ipv4
+def _scan(plan: Plan, run: RunOptions, numbers: Sequence[int]) -> None:
+    # DuckDB streams: a fraction of the limit is plenty for it, the slices take the rest.
+    scanner = Scanner(run.memory_bytes // 4)
+    total = sum(r.end - r.begin for number in numbers for r in plan.slices[number])
+    with Progress("scan", total, "measurements") as progress:
+        _together(run.threads, numbers, lambda number: steps.scan_slice(plan, number, scanner), progress)
 
-    return RowIndex(
-        block.time[block.offsets[:-1]],
-        block.time[block.offsets[1:] - 1],
-        block.src,
-        np.diff(block.offsets).astype(np.int32),
-        np.where(is_ipv4(block.src), FLAG_IPV4, 0).astype(np.uint8),
-    )
+
+def _encode(plan: Plan, run: RunOptions, parts: Sequence[int]) -> None:
+    headers = steps.spill_headers(plan)
+    sizes = {part: sum(int(header.counts[part]) for header in headers) for part in parts}
+    share = run.memory_bytes // run.threads
+    # Large parts first, so that no worker starts on one when the others have finished.
+    ordered = sorted(parts, key=lambda part: -sizes[part])
+    with Progress("encode", sum(sizes.values()), "measurements") as progress:
+        _together(run.threads, ordered, lambda part: steps.encode_part(plan, part, headers, share), progress)
+
+
+def _together(workers: int, numbers: Iterable[int], work: Callable[[int], int], progress: Progress) -> None:
+    """Run `work` on every number in threads (kernels and DuckDB release the GIL); stop at the first error."""
+    with ThreadPoolExecutor(workers, "rows") as pool:
+        waiting = {pool.submit(work, number) for number in numbers}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, timeout=1, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    progress.advance(future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold the output folder, so that two builds cannot mix in it. The lock ends with the process."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lock = out.parent / f".{out.name}.lock"
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"another build is writing to {out}; wait for it or name another --out"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _remove_leftovers(plan: Plan) -> None:
+    """Unfinished files of a killed run."""
+    folders = {plan.work, plan.spill_folder, *(plan.out / split.name for split in plan.splits)}
+    for folder in folders:
+        for leftover in folder.glob(".*.part"):
+            leftover.unlink()

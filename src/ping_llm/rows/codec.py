@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
+from ping_llm.compiled import kernel
 from ping_llm.errors import PingError
 from ping_llm.rows.block import RowBlock
 
@@ -153,13 +153,13 @@ def _words(addresses: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(addresses).view(np.int64).reshape(-1, 2)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _record_words(count):
     half = (count + 1) // 2  # an int32 column, padded to 8 bytes
     return HEADER_WORDS + _FIXED_WORDS + 6 * count + 2 * half
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_header(out, at, count):
     """Write the words of a record up to the columns, except src at [HEADER_WORDS : HEADER_WORDS + 2]."""
     for word in range(HEADER_WORDS):
@@ -167,7 +167,7 @@ def put_header(out, at, count):
     out[at + HEADER_WORDS + 2] = count << 32  # list offsets 0 and count
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _header_word(word, count):
     half = (count + 1) // 2
     if word == 5:  # length of the body
@@ -182,7 +182,7 @@ def _header_word(word, count):
     return _TEMPLATE[word]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _buffer_word(buffer, part, count, half):
     """Buffers in Arrow's order: src (validity, data), list (validity, offsets), struct (validity), then
     (validity, data) of each column. No validity is stored: those have length 0."""
@@ -219,7 +219,7 @@ def _buffer_word(buffer, part, count, half):
     return start
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _encode(src, offsets, time, dst, rtt, msm_id, probe_id, size, errors, starts, out, out32):
     for row in range(len(src)):
         begin = offsets[row]
@@ -245,7 +245,7 @@ def _encode(src, offsets, time, dst, rtt, msm_id, probe_id, size, errors, starts
             out32[2 * (sizes + half) + i] = errors[begin + i]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _check(words, starts, offsets):
     """Compare every header with what a writer makes; fill the offsets. Returns (row, fault)."""
     for row in range(len(starts) - 1):
@@ -265,7 +265,7 @@ def _check(words, starts, offsets):
     return 0, _OK
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _decode(words, words32, starts, offsets, src, time, dst, rtt, msm_id, probe_id, size, errors):
     for row in range(len(src)):
         begin = offsets[row]

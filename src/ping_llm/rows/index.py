@@ -1,4 +1,4 @@
-"""The index: what planning needs to know of every row, memory-mapped, so that nobody reads the shards to plan.
+"""The index: what planning needs to know of every row, mapped, so that nobody reads the shards to plan.
 
 One little-endian file: a header of 64 bytes (magic, rows), then one array after another, each for all rows.
 7 million rows take 259 MB on disk, and opening them costs a mapping.

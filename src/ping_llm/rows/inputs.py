@@ -1,41 +1,50 @@
-"""The input of a build: Parquet files with the columns of a measurement."""
+"""The input of a build: Parquet files with the columns of a measurement, seen as slices of rows."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from glob import glob, has_magic
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 
-_INTEGERS = frozenset(
-    ["TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"]
-)
-_TIMES = frozenset({"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"})
+#: Rows of an Arrow batch: 8 MB of text and numbers, large enough that Python's share is nothing.
+BATCH_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """Files of one schema."""
+class InputFile:
+    """A Parquet file, by what its footer says."""
 
-    files: tuple[Path, ...]
-    select: str  # the SQL that brings any accepted schema to one form, without its FROM
+    path: Path
+    bytes: int
+    rows: int
+    group_rows: tuple[int, ...]
+    digest: str  # of the footer: schema, place, size and range of every column chunk
 
-    def sql(self, files: Sequence[Path] | None = None) -> str:
-        names = ", ".join("'" + str(file).replace("'", "''") + "'" for file in files or self.files)
-        return f"{self.select} FROM read_parquet([{names}], hive_partitioning = false, union_by_name = true)"
+
+@dataclass(frozen=True)
+class Range:
+    """Rows [begin, end) of a file."""
+
+    file: Path
+    begin: int
+    end: int
 
 
-def find_inputs(places: Sequence[str | Path]) -> Inputs:
-    """Files, folders (searched in depth, Hive partitions included) and globs → Inputs."""
-    files: dict[Path, None] = {}
+def find_files(places: Sequence[str | Path]) -> list[InputFile]:
+    """Files, folders (searched in depth, Hive partitions included) and globs, each file once."""
+    found: dict[Path, None] = {}
     for place in places:
         for file in _files_at(str(place)):
-            files[file.resolve()] = None
-    ordered = tuple(sorted(files))
-    return Inputs(ordered, _select(ordered))
+            found[file.resolve()] = None
+    return [_read_footer(path) for path in sorted(found)]
 
 
 def _files_at(place: str) -> list[Path]:
@@ -43,9 +52,14 @@ def _files_at(place: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        found = [file for file in path.rglob("*.parquet") if not file.name.startswith((".", "_"))]
+        # rejects/ beside the days of an ingested table holds what is not a measurement.
+        found = [
+            file
+            for file in path.rglob("*.parquet")
+            if not file.name.startswith((".", "_")) and file.parent.name != "rejects"
+        ]
     elif has_magic(place):
-        found = [Path(name) for name in glob(place, recursive=True) if Path(name).is_file()]
+        found = [Path(name) for name in glob(place, recursive=True) if Path(name).is_file()]  # noqa: PTH207
     else:
         raise UsageError(f"{place} does not exist; give Parquet files, folders or globs of them")
     if not found:
@@ -53,60 +67,128 @@ def _files_at(place: str) -> list[Path]:
     return found
 
 
-def _select(files: Sequence[Path]) -> str:
-    connection = duckdb.connect()
-    names = ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
+def _read_footer(path: Path) -> InputFile:
     try:
-        described = connection.execute(
-            f"DESCRIBE SELECT * FROM read_parquet([{names}], hive_partitioning = false, union_by_name = true)"
-        ).fetchall()
-    except duckdb.Error as error:
-        raise PingError(f"cannot read the input as Parquet: {str(error).splitlines()[0]}") from error
-    types = {name: str(kind) for name, kind, *_ in described}
-    for name in REQUIRED_COLUMNS:
-        if name not in types:
-            raise PingError(
-                f"{files[0]}: there is no column {name}; a measurement needs {', '.join(REQUIRED_COLUMNS)}"
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            file.seek(max(0, size - 8))
+            tail = file.read(8)
+            file.seek(max(0, size - 8 - int.from_bytes(tail[:4], "little")))
+            digest = hashlib.sha256(file.read()).hexdigest()
+        metadata = pq.read_metadata(path)
+    except (OSError, pa.ArrowException) as error:
+        raise PingError(f"cannot read {path} as Parquet: {str(error).splitlines()[0]}") from error
+    groups = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+    return InputFile(path, size, metadata.num_rows, groups, digest)
+
+
+def source_fingerprint(files: Sequence[InputFile]) -> str:
+    """Names the input, whatever the names, places and order of its files."""
+    digests = sorted(f"{file.digest}:{file.bytes}" for file in files)
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def cut(files: Sequence[InputFile], slice_rows: int) -> list[list[Range]]:
+    """Slices of about `slice_rows`: whole row groups where they are not larger than that."""
+    slices: list[list[Range]] = []
+    current: list[Range] = []
+    room = slice_rows
+    for file in files:
+        begin = 0
+        for rows in file.group_rows:
+            end = begin + rows
+            while begin < end:
+                if room <= 0 or (rows <= slice_rows and end - begin > room and current):
+                    slices.append(current)
+                    current, room = [], slice_rows
+                stop = min(end, begin + room)
+                if current and current[-1].file == file.path:
+                    current[-1] = Range(file.path, current[-1].begin, stop)
+                else:
+                    current.append(Range(file.path, begin, stop))
+                room -= stop - begin
+                begin = stop
+    if current:
+        slices.append(current)
+    return slices
+
+
+class Scanner:
+    """Reads ranges of files through DuckDB, one thread a call; several threads may call at once."""
+
+    def __init__(self, memory_bytes: int):
+        self._database = duckdb.connect(
+            config={
+                "threads": 1,  # the caller's own: slices run side by side
+                "memory_limit": f"{max(128, memory_bytes // 10**6)}MB",
+                "temp_directory": "",
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+            }
+        )
+
+    def batches(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        """The rows of the ranges in one form: event_time in µs, addresses as text, rtt, integers."""
+        for piece in ranges:
+            name = "'" + str(piece.file).replace("'", "''") + "'"
+            query = (
+                f"{select(piece.file)} FROM read_parquet({name}, file_row_number = true, "
+                f"hive_partitioning = false) "
+                f"WHERE file_row_number >= {piece.begin} AND file_row_number < {piece.end}"
             )
-    chosen = [
-        _time(types["event_time"]),
-        _text("src_addr", types),
-        _text("dst_addr", types),
-        _rtt(types["rtt"]),
-        *(_integer(name, types) for name in OPTIONAL_COLUMNS),
-    ]
+            try:
+                with self._database.cursor() as cursor:
+                    yield from cursor.sql(query).to_arrow_reader(BATCH_ROWS)
+            except duckdb.Error as error:
+                raise PingError(f"cannot read {piece.file}: {str(error).splitlines()[0]}") from error
+
+
+_INTEGERS = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()})
+_NUMBERS = _INTEGERS | {pa.uint64(), pa.float16(), pa.float32(), pa.float64()}
+_TEXTS = frozenset({pa.string(), pa.large_string(), pa.string_view()})
+
+
+@cache
+def select(file: Path) -> str:
+    """The SQL that brings the columns of a file to one form, without its FROM."""
+    schema = pq.read_schema(file)
+    for name in REQUIRED_COLUMNS:
+        if name not in schema.names:
+            raise PingError(f"{file} has no column {name}; a measurement needs {', '.join(REQUIRED_COLUMNS)}")
+    types = {field.name: _plain(field.type) for field in schema}
+    if not pa.types.is_timestamp(types["event_time"]):
+        raise _wrong_type(file, "event_time", types, "a timestamp")
+    for name in ("src_addr", "dst_addr"):
+        if types[name] not in _TEXTS:
+            raise _wrong_type(file, name, types, "text")
+    if types["rtt"] not in _NUMBERS:
+        raise _wrong_type(file, "rtt", types, "a number of milliseconds")
+    integers = [_integer(file, name, types) for name in OPTIONAL_COLUMNS]
+    # Parquet can hold infinite times; -1 breaks the rule for times, as it should.
+    time = "epoch_ns(event_time) // 1000" if types["event_time"].unit == "ns" else "epoch_us(event_time)"
+    time = f"CASE WHEN event_time IS NULL THEN NULL WHEN isfinite(event_time) THEN {time} ELSE -1 END"
+    chosen = [f"{time} AS event_time", "src_addr", "dst_addr", "CAST(rtt AS DOUBLE) AS rtt", *integers]
     return "SELECT " + ", ".join(chosen)
 
 
-def _time(kind: str) -> str:
-    if kind not in _TIMES:
-        raise PingError(f"column event_time has type {kind}; it must be a timestamp")
-    # Infinite times exist in Parquet; -1 is refused by the rules.
-    if kind == "TIMESTAMP_NS":
-        return "CASE WHEN isfinite(event_time) THEN epoch_ns(event_time) // 1000 ELSE -1 END AS event_time"
-    return "CASE WHEN event_time IS NULL THEN NULL WHEN isfinite(event_time) THEN epoch_us(event_time) ELSE -1 END AS event_time"
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _text(name: str, types: dict[str, str]) -> str:
-    if types[name] != "VARCHAR":
-        raise PingError(f"column {name} has type {types[name]}; it must be text")
-    return name
-
-
-def _rtt(kind: str) -> str:
-    if kind not in _INTEGERS | {"FLOAT", "DOUBLE"} and not kind.startswith("DECIMAL"):
-        raise PingError(f"column rtt has type {kind}; it must be a number of milliseconds")
-    return "CAST(rtt AS DOUBLE) AS rtt"
-
-
-def _integer(name: str, types: dict[str, str]) -> str:
-    kind = types.get(name)
-    if kind is None or kind == '"NULL"':
+def _integer(file: Path, name: str, types: dict[str, pa.DataType]) -> str:
+    kind = types.get(name, pa.null())
+    if kind == pa.null():
         return f"CAST(NULL AS BIGINT) AS {name}"
-    if kind not in _INTEGERS:
-        raise PingError(f"column {name} has type {kind}; it must be an integer")
-    if kind == "UBIGINT":  # too large for an int64 is a broken rule, not unknown
+    if kind == pa.uint64():  # too large for an int64 is a broken rule, not unknown
         return (
             f"CASE WHEN {name} IS NULL THEN NULL ELSE coalesce(TRY_CAST({name} AS BIGINT), -2) END AS {name}"
         )
+    if kind not in _INTEGERS:
+        raise _wrong_type(file, name, types, "an integer")
     return f"CAST({name} AS BIGINT) AS {name}"
+
+
+def _wrong_type(file: Path, name: str, types: dict[str, pa.DataType], wanted: str) -> PingError:
+    return PingError(
+        f"{file}: column {name} has type {types[name]}, it must be {wanted}; `ping-llm ingest` converts it"
+    )

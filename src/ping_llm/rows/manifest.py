@@ -57,7 +57,7 @@ def _missing(directory: Path) -> str:
         return f"{directory} does not exist; `ping-llm rows build IN --out {directory}` makes it"
     splits = sorted(path.parent.name for path in directory.glob(f"*/{MANIFEST_FILE}"))
     if splits:
-        return f"{directory} holds splits ({', '.join(splits)}); name one of them, such as {directory / splits[0]}"
+        return f"{directory} holds splits ({', '.join(splits)}); name one, such as {directory / splits[0]}"
     return (
         f"{directory} has no {MANIFEST_FILE}: it is not a finished folder of probe rows; "
         "run its `ping-llm rows build` again"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from ping_llm import addresses
+from ping_llm.compiled import kernel
 from ping_llm.schema import END_TIME_US, MAX_PACKET_ERRORS, MAX_RTT_MS, MAX_SIZE, NO_REPLY, Reject
 
 WORDS = 9
@@ -91,26 +91,26 @@ def _big_endian(packed: np.ndarray) -> np.ndarray:
     return packed.view(">u8").astype(np.uint64).reshape(-1, 2)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def is_mapped(high, low):
     """Whether two words are an IPv4 address."""
     return high == 0 and low >> np.uint64(32) == _MAPPED
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rtt_word(rtt):
     """Order-preserving: negative values have all bits turned, others only the sign."""
     bits = np.float64(rtt).view(np.uint64)
     return ~bits if bits & _SIGN else bits | _SIGN
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rtt_bits(word):
     """The inverse of rtt_word, as the bits of the double."""
     return word ^ _SIGN if word & _SIGN else ~word
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill(
     time, src, src_valid, src_missing, dst, dst_valid, dst_missing, version, rtt, msm_id, size, errors,
     probe_id, words, rejected,

@@ -7,6 +7,7 @@ ArrayRecord call a shard and one kernel over the joined bytes (> 100 k rows/s; o
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class RowStore:
         order = np.argsort(shards, kind="stable")
         records: list[bytes] = [b""] * len(wanted)
         edges = np.flatnonzero(np.diff(shards[order], prepend=-1, append=-1))
-        for begin, end in zip(edges, edges[1:], strict=False):
+        for begin, end in pairwise(edges):
             chosen = order[begin:end]
             shard = int(shards[chosen[0]])
             places = wanted[chosen] - (self._ends[shard - 1] if shard else 0)

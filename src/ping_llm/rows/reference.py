@@ -1,0 +1,219 @@
+"""The plain engine: one measurement after another, in Python, with Arrow's own writer.
+
+It is the oracle of the others and the place to look up what a build means. About 10 k measurements/s, all in
+memory: for debugging and tests.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from ping_llm import addresses
+from ping_llm.files import whole_file
+from ping_llm.rows import steps
+from ping_llm.rows.codec import ROW_SCHEMA
+from ping_llm.rows.index import FLAG_IPV4, RowIndex
+from ping_llm.rows.inputs import Range
+from ping_llm.rows.manifest import file_sha256
+from ping_llm.rows.options import RunOptions
+from ping_llm.rows.plan import Plan
+from ping_llm.rows.shard import WRITER_OPTIONS, ShardInfo
+from ping_llm.rows.sortable import RULES
+from ping_llm.schema import END_TIME_US, MAX_PACKET_ERRORS, MAX_RTT_MS, MAX_SIZE, NO_REPLY, Reject
+
+_MASK = 2**64 - 1
+
+
+class Ping(NamedTuple):
+    """A valid measurement. Its fields are in the order by which rows are sorted."""
+
+    src: bytes
+    time: int
+    dst: bytes
+    rtt: float
+    msm_id: int
+    probe_id: int
+    size: int
+    packet_error_count: int
+
+
+def encode_all(plan: Plan, run: RunOptions) -> None:
+    """Build every shard of a plan."""
+    by_key: dict[tuple[int, int, bytes], list[Ping]] = defaultdict(list)
+    rejected: Counter[Reject] = Counter()
+    for ranges in plan.slices:
+        for piece in ranges:
+            for record in _records(piece):
+                checked = check(record)
+                if isinstance(checked, Reject):
+                    rejected[checked] += 1
+                else:
+                    by_key[sort_key(checked, plan.options.by_probe)].append(checked)
+
+    by_part: dict[int, list[list[Ping]]] = defaultdict(list)
+    limit = plan.options.max_measurements
+    for key in sorted(by_key):
+        pings = sorted(by_key[key])
+        part = part_of(key[0], plan)
+        by_part[part] += [pings[start : start + limit] for start in range(0, len(pings), limit)]
+    for part in range(plan.parts):
+        _write_shard(plan, part, by_part[part])
+    everything = [ping for pings in by_key.values() for ping in pings]
+    steps.write_totals(
+        plan, np.array([rejected[rule] for rule in RULES]), len(everything), _content(everything)
+    )
+
+
+def _records(piece: Range) -> Iterator[dict[str, Any]]:
+    table = pq.ParquetFile(piece.file).read().slice(piece.begin, piece.end - piece.begin)
+    times = table.column("event_time")
+    per_microsecond = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": None}[times.type.unit]
+    for record, time in zip(table.to_pylist(), times.cast(pa.int64()).to_pylist(), strict=True):
+        if time is not None:
+            record["event_time"] = time // 1000 if per_microsecond is None else time * per_microsecond
+        yield record
+
+
+def check(record: dict[str, Any]) -> Ping | Reject:
+    """The rules, in the order in which they are tried."""
+    time, rtt = record["event_time"], record["rtt"]
+    if time is None:
+        return Reject.MISSING_TIME
+    if not 0 <= time < END_TIME_US:
+        return Reject.BAD_TIME
+    if not record["src_addr"]:
+        return Reject.MISSING_SOURCE
+    src = _packed(record["src_addr"])
+    if src is None:
+        return Reject.BAD_SOURCE
+    if not record["dst_addr"]:
+        return Reject.MISSING_DESTINATION
+    dst = _packed(record["dst_addr"])
+    if dst is None:
+        return Reject.BAD_DESTINATION
+    version = 4 if src.startswith(addresses.MAPPED_PREFIX) else 6
+    if version != (4 if dst.startswith(addresses.MAPPED_PREFIX) else 6):
+        return Reject.MIXED_VERSIONS
+    if _number(record, "ip_version") not in (-1, version):
+        return Reject.WRONG_VERSION
+    if rtt is None:
+        return Reject.MISSING_RTT
+    if not (rtt == NO_REPLY or 0 <= rtt <= MAX_RTT_MS):
+        return Reject.BAD_RTT
+    numbers = [_number(record, name) for name in ("msm_id", "probe_id", "size", "packet_error_count")]
+    largest = (2**63 - 1, 2**63 - 1, MAX_SIZE, MAX_PACKET_ERRORS)
+    if not all(-1 <= number <= most for number, most in zip(numbers, largest, strict=True)):
+        return Reject.BAD_FIELD
+    return Ping(src, time, dst, float(rtt) + 0.0, *numbers)
+
+
+def _packed(text: str) -> bytes | None:
+    try:
+        return addresses.pack_one(text)
+    except ValueError:
+        return None
+
+
+def _number(record: dict[str, Any], name: str) -> int:
+    value = record.get(name)
+    return -1 if value is None else value
+
+
+def mix(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def sort_key(ping: Ping, by_probe: bool) -> tuple[int, int, bytes]:
+    """(hash, probe, source): what a row is, and where it stands among the rows."""
+    high, low = int.from_bytes(ping.src[:8], "big"), int.from_bytes(ping.src[8:], "big")
+    by_source = mix((mix(high) + low) & _MASK)
+    if not by_probe:
+        return by_source, 0, ping.src
+    if ping.probe_id < 0:
+        return by_source, 0, ping.src
+    return mix(ping.probe_id + 1), ping.probe_id + 1, ping.src
+
+
+def part_of(hashed: int, plan: Plan) -> int:
+    upper = hashed >> 32
+    split = next(split for split in plan.splits if split.begin <= upper < split.end)
+    return split.first_part + (upper - split.begin) * split.parts // (split.end - split.begin)
+
+
+def encode(pings: list[Ping]) -> bytes:
+    """The record of one row, written by Arrow."""
+    row = {
+        "src": pings[0].src,
+        "measurements": [
+            {
+                "event_time": ping.time,
+                "dst": ping.dst,
+                "rtt": ping.rtt,
+                "msm_id": ping.msm_id,
+                "probe_id": ping.probe_id,
+                "size": ping.size,
+                "packet_error_count": ping.packet_error_count,
+            }
+            for ping in pings
+        ],
+    }
+    return pa.RecordBatch.from_pylist([row], schema=ROW_SCHEMA).serialize().to_pybytes()
+
+
+def _content(pings: list[Ping]) -> int:
+    """The sum that the compiled engines keep; see keys.content."""
+    total = 0
+    for ping in pings:
+        bits = int(np.float64(ping.rtt).view(np.uint64))
+        words = (
+            int.from_bytes(ping.src[:8], "big"),
+            int.from_bytes(ping.src[8:], "big"),
+            ping.time,
+            int.from_bytes(ping.dst[:8], "big"),
+            int.from_bytes(ping.dst[8:], "big"),
+            bits ^ _MASK if bits >> 63 else bits | 1 << 63,
+            ping.msm_id + 1,
+            ping.probe_id + 1,
+            (ping.size + 1) << 32 | (ping.packet_error_count + 1),
+        )
+        value = 0
+        for word in words:
+            value = ((value ^ word) * 0x9E3779B97F4A7C15) & _MASK
+            value ^= value >> 29
+        total += mix(value)
+    return total & _MASK
+
+
+def _write_shard(plan: Plan, part: int, rows: list[list[Ping]]) -> None:
+    path = plan.shard_path(part)
+    with whole_file(path) as aside:
+        writer = ArrayRecordWriter(str(aside), WRITER_OPTIONS)
+        for row in rows:
+            writer.write(encode(row))
+        writer.close()
+    pings = [ping for row in rows for ping in row]
+    info = ShardInfo(
+        path.name,
+        len(rows),
+        len(pings),
+        path.stat().st_size,
+        file_sha256(path),
+        f"{_content(pings):016x}",
+    )
+    sources = np.frombuffer(b"".join(row[0].src for row in rows), np.uint8).reshape(-1, 16)
+    index = RowIndex(
+        np.array([row[0].time for row in rows], np.int64),
+        np.array([row[-1].time for row in rows], np.int64),
+        sources,
+        np.array([len(row) for row in rows], np.int32),
+        np.where(addresses.is_ipv4(sources), FLAG_IPV4, 0).astype(np.uint8),
+    )
+    steps.mark_encoded(plan, part, info, index)

@@ -1,0 +1,195 @@
+"""The steps of a build: scan a slice, encode a part, finish. Every engine and deployment is made of these."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ping_llm.errors import PingError
+from ping_llm.files import write_json
+from ping_llm.rows import codec
+from ping_llm.rows.external import block_limit, sorted_blocks
+from ping_llm.rows.index import RowIndex, open_index, write_index
+from ping_llm.rows.inputs import Scanner
+from ping_llm.rows.keys import Split, layout_table
+from ping_llm.rows.manifest import (
+    FORMAT,
+    FORMAT_VERSION,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    file_sha256,
+    fingerprint,
+)
+from ping_llm.rows.plan import Plan
+from ping_llm.rows.shard import ShardInfo, ShardWriter
+from ping_llm.rows.sortable import RULES, from_batch
+from ping_llm.rows.spill import SpillHeader, read_header, read_part, write_spill
+
+_TOTALS_FILE = "totals.json"
+
+
+def scan_slice(plan: Plan, number: int, scanner: Scanner) -> int:
+    """Make the spill file of a slice, unless it is there. Returns its number of input rows."""
+    path = plan.spill_path(number)
+    expected = sum(piece.end - piece.begin for piece in plan.slices[number])
+    if not path.exists():
+        pieces = (from_batch(batch) for batch in scanner.batches(plan.slices[number]))
+        try:
+            header = write_spill(path, pieces, layout_table(plan.splits), plan.options.by_probe)
+        except OSError as error:
+            raise disk_error(path, error) from error
+        if header.rows_in != expected:
+            path.unlink()
+            raise PingError(
+                f"{plan.slices[number][0].file}: {header.rows_in:,} rows were read where its footer "
+                f"promises {expected:,}; the file changed or is damaged"
+            )
+    return expected
+
+
+def spill_headers(plan: Plan) -> list[SpillHeader]:
+    """The headers of all slices, which must all have been scanned."""
+    missing = [number for number in range(len(plan.slices)) if not plan.spill_path(number).exists()]
+    if missing:
+        raise PingError(
+            f"{len(missing)} of {len(plan.slices)} slices are not scanned yet; run the step `scan`"
+        )
+    return [read_header(plan.spill_path(number)) for number in range(len(plan.slices))]
+
+
+def is_encoded(plan: Plan, part: int) -> bool:
+    """Whether a part's shard is whole: its marker is written after it."""
+    try:
+        marker = json.loads(plan.marker_path(part).read_bytes())
+        return plan.shard_path(part).stat().st_size == marker["bytes"] and plan.index_path(part).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def encode_part(plan: Plan, part: int, headers: Sequence[SpillHeader], memory_bytes: int) -> int:
+    """Make the shard of a part, unless it is there. Returns its number of measurements."""
+    count = sum(int(header.counts[part]) for header in headers)
+    if is_encoded(plan, part):
+        return count
+    with ShardWriter(plan.shard_path(part), plan.options.max_measurements, plan.options.by_probe) as shard:
+        try:
+            blocks = read_part(headers, part, block_limit(memory_bytes))
+            for words, order in sorted_blocks(blocks, plan.options.by_probe, plan.spill_folder, memory_bytes):
+                shard.add(words, order)
+            info, index = shard.finish()
+        except OSError as error:
+            raise disk_error(plan.shard_path(part), error) from error
+    mark_encoded(plan, part, info, index)
+    return count
+
+
+def mark_encoded(plan: Plan, part: int, info: ShardInfo, index: RowIndex) -> None:
+    """Leave the index and the marker of a part whose shard is published."""
+    write_index(plan.index_path(part), [index])
+    write_json(plan.marker_path(part), info.as_dict())
+
+
+def write_totals(plan: Plan, rejected: np.ndarray, measurements: int, content: int) -> None:
+    """Keep what the scan found, to be compared with what the shards hold."""
+    write_json(
+        plan.work / _TOTALS_FILE,
+        {
+            "rejected": {str(rule): int(n) for rule, n in zip(RULES, rejected, strict=True) if n},
+            "measurements": measurements,
+            "content": content,
+        },
+    )
+
+
+def totals_of_spills(plan: Plan, headers: Sequence[SpillHeader]) -> None:
+    rejected = sum((header.rejected for header in headers), np.zeros(len(RULES), np.int64))
+    content = sum(int(header.contents.sum(dtype=np.uint64)) for header in headers) % 2**64
+    write_totals(plan, rejected, sum(header.measurements for header in headers), content)
+
+
+def finish(plan: Plan) -> dict[str, Any]:
+    """Check that nothing is lost, write index and manifest of every split, and clear up.
+
+    Returns:
+      the manifest; of the first split, if there are several.
+    """
+    missing = [part for part in range(plan.parts) if not is_encoded(plan, part)]
+    if missing:
+        raise PingError(f"{len(missing)} of {plan.parts} parts are not encoded yet; run the step `encode`")
+    totals = json.loads((plan.work / _TOTALS_FILE).read_bytes())
+    markers = [json.loads(plan.marker_path(part).read_bytes()) for part in range(plan.parts)]
+    _check_accounts(plan, totals, markers)
+    manifests = [_finish_split(plan, split, markers, totals) for split in plan.splits]
+    for split, manifest in zip(plan.splits, manifests, strict=True):
+        write_json(plan.out / split.name / MANIFEST_FILE, manifest)
+    clear_up(plan)
+    return manifests[0]
+
+
+def _check_accounts(plan: Plan, totals: dict[str, Any], markers: list[dict[str, Any]]) -> None:
+    """Rows in = measurements out + rejected, and what came out is what went in, to the last bit."""
+    written = sum(marker["measurements"] for marker in markers)
+    rejected = sum(totals["rejected"].values())
+    content = sum(int(marker["content"], 16) for marker in markers) % 2**64
+    if plan.rows != written + rejected or written != totals["measurements"] or content != totals["content"]:
+        raise PingError(
+            f"the accounts of {plan.out} do not add up: {plan.rows:,} rows in, {rejected:,} rejected, "
+            f"{totals['measurements']:,} scanned, {written:,} written; remove {plan.work} and run again"
+        )
+
+
+def _finish_split(
+    plan: Plan, split: Split, markers: list[dict[str, Any]], totals: dict[str, Any]
+) -> dict[str, Any]:
+    parts = range(split.first_part, split.first_part + split.parts)
+    folder = plan.out / split.name
+    write_index(folder / INDEX_FILE, [open_index(plan.index_path(part)) for part in parts])
+    index_checksum = file_sha256(folder / INDEX_FILE)
+    shards = [markers[part] for part in parts]
+    measurements = sum(shard["measurements"] for shard in shards)
+    rows = sum(shard["rows"] for shard in shards)
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "fingerprint": fingerprint(
+            plan.options.as_dict(), [shard["sha256"] for shard in shards], index_checksum
+        ),
+        "options": plan.options.as_dict(),
+        "split": split.name or None,
+        "schema": codec.ROW_SCHEMA.serialize().to_pybytes().hex(),
+        "source": plan.source,
+        "counts": {
+            "in": plan.rows,
+            "rejected": totals["rejected"],
+            "other_splits": totals["measurements"] - measurements,
+            "measurements": measurements,
+            "rows": rows,
+        },
+        "shards": shards,
+        "index": {
+            "file": INDEX_FILE,
+            "rows": rows,
+            "bytes": (folder / INDEX_FILE).stat().st_size,
+            "sha256": index_checksum,
+        },
+    }
+
+
+def clear_up(plan: Plan) -> None:
+    """Remove what only the build needed. The plan goes last: without it the rest would be a stranger's."""
+    if plan.spill_folder != plan.work:
+        shutil.rmtree(plan.spill_folder, ignore_errors=True)
+    shutil.rmtree(plan.work, ignore_errors=True)
+
+
+def disk_error(path: Path, error: OSError) -> PingError:
+    room = os.statvfs(path.parent)
+    free = room.f_bavail * room.f_frsize / 1e6
+    return PingError(
+        f"cannot write {path}: {error.strerror or error} ({free:,.0f} MB free on that disk); "
+        "make room and run the same command again: finished parts are kept"
+    )
