@@ -1,8 +1,8 @@
 """Orbax checkpoints of MaxText → plain arrays under Hugging Face Llama names.
 
 MaxText keeps projections as [in, heads, head_dim], stacks scanned layers on axis 1, and folds 1/√head_dim
-into the query kernel's initialisation instead of dividing the scores. Llama divides them, so the query weights
-are multiplied by √head_dim here; nothing needs to be permuted, because both rotate halves.
+into the query kernel's initialisation instead of dividing the scores. Llama divides them, so the query
+weights are multiplied by √head_dim here; nothing needs to be permuted, because both rotate halves.
 """
 
 import ast

@@ -52,6 +52,16 @@ class Prefix:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def row(self, row: int) -> "Prefix":
+        """One row by itself."""
+        one = slice(row, row + 1)
+        return Prefix(
+            [keys[one] for keys in self.keys],
+            [values[one] for values in self.values],
+            self.lengths[one],
+            self.tail[one],
+        )
+
 
 class Engine:
     """One model on one device."""
@@ -112,7 +122,7 @@ class Engine:
           float32 [rows, ways, depth, vocabulary]: log-probabilities of what follows each suffix token.
         """
         rows, ways, depth = suffixes.shape
-        padded = np.zeros((prefix.keys[0].shape[0], _next_power(ways), depth), np.int32)
+        padded = np.zeros((prefix.keys[0].shape[0], _padded_ways(ways), depth), np.int32)
         padded[:rows, :ways] = suffixes
         lengths = np.ones(padded.shape[0], np.int32)
         lengths[:rows] = prefix.lengths
@@ -155,6 +165,11 @@ def padded_length(length: int) -> int:
         if length <= allowed:
             return allowed
     return -(-length // 512) * 512
+
+
+def _padded_ways(ways: int) -> int:
+    """Powers of two, then multiples of 32: the 174 first bytes of `compact` need 192 and not 256."""
+    return _next_power(ways) if ways <= 64 else -(-ways // 32) * 32
 
 
 def _next_power(count: int) -> int:

@@ -1,0 +1,1 @@
+"""Questions to a trained model: exact distributions, partial addresses, inverse search, scores."""

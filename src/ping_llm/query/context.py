@@ -1,0 +1,294 @@
+"""Past measurements that a question is asked in the light of, and the question's own fields, as tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import numpy as np
+
+from ping_llm.addresses import Prefix, pack_one, parse_prefix, unpack_one
+from ping_llm.errors import UsageError
+from ping_llm.schema import END_TIME, MIN_TIME, Measurement
+from ping_llm.tokens import vocab
+from ping_llm.tokens.columns import StatementColumns, encode_columns
+from ping_llm.tokens.rtt import RttEncoding
+from ping_llm.tokens.vocab import BYTE0, Field
+
+_MICROSECONDS = 1_000_000
+_LAST_SECOND = int(END_TIME.timestamp())
+
+
+@dataclass(frozen=True)
+class Context:
+    """Measurements of one source in time order; those without a time (-1) may stand anywhere.
+
+    Attributes:
+      src: uint8 [n, 16].
+      dst: uint8 [n, 16].
+      seconds: int64 [n] since 1970; -1: not known.
+      rtt: float64 [n], ms; -1 for no reply.
+      rank: int64 [n]: 0 is the most relevant; the largest ranks are left out first when not all fit.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    seconds: np.ndarray
+    rtt: np.ndarray
+    rank: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rtt)
+
+    @classmethod
+    def of(
+        cls,
+        src: np.ndarray | bytes,
+        dst: np.ndarray,
+        time: np.ndarray,
+        rtt: np.ndarray,
+        rank: np.ndarray | None = None,
+    ) -> "Context":
+        """From columns as rows have them (time in µs), in any order. By default the newest matter most."""
+        count = len(rtt)
+        if isinstance(src, bytes):
+            src = np.frombuffer(src, np.uint8)
+        source = np.broadcast_to(src, (count, 16))
+        seconds = np.asarray(time, np.int64) // _MICROSECONDS
+        order = np.argsort(seconds, kind="stable")
+        ranks = np.arange(count)[::-1] if rank is None else np.asarray(rank)[order]
+        return cls(
+            source[order], np.asarray(dst)[order], seconds[order], np.asarray(rtt, np.float64)[order], ranks
+        )
+
+    @classmethod
+    def from_measurements(cls, measurements: Sequence[Measurement]) -> "Context":
+        packed = [
+            np.frombuffer(b"".join(map(pack_one, texts)), np.uint8).reshape(-1, 16)
+            for texts in ([m.src_addr for m in measurements], [m.dst_addr for m in measurements])
+        ]
+        time = np.array([microseconds_of(m.event_time) for m in measurements], np.int64)
+        return cls.of(packed[0], packed[1], time, np.array([m.rtt for m in measurements], np.float64))
+
+    @classmethod
+    def empty(cls) -> "Context":
+        none = np.zeros((0, 16), np.uint8)
+        return cls(none, none, np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
+
+    def take(self, index: np.ndarray) -> "Context":
+        return Context(
+            self.src[index], self.dst[index], self.seconds[index], self.rtt[index], self.rank[index]
+        )
+
+
+@dataclass(frozen=True)
+class Question:
+    """Who asks whom, when, and what is known. Addresses may be prefixes."""
+
+    src: Prefix
+    dst: Prefix | None = None
+    seconds: int | None = None
+    context: Context | None = None
+
+    @classmethod
+    def of(
+        cls,
+        src: str | Prefix,
+        dst: str | Prefix | None = None,
+        at: datetime | int | float | str | None = None,
+        context: Context | Sequence[Measurement] | None = None,
+    ) -> "Question":
+        """Check and convert what a user gives; UsageError says what cannot be."""
+        source, destination = as_prefix(src, "source"), None
+        if dst is not None:
+            destination = as_prefix(dst, "destination")
+            if source.version != destination.version:
+                raise UsageError(
+                    f"the source {source} is IPv{source.version}, the destination {destination} "
+                    f"IPv{destination.version}: a packet cannot go between them"
+                )
+        if context is not None and not isinstance(context, Context):
+            context = Context.from_measurements(context)
+        question = cls(source, destination, None if at is None else as_seconds(at), context)
+        question.check_context()
+        return question
+
+    def check_context(self) -> None:
+        if self.context is None:
+            return
+        for packed in np.unique(self.context.src, axis=0) if len(self.context) else ():
+            if not self.src.covers(packed.tobytes()):
+                raise UsageError(
+                    f"the context has measurements of {unpack_one(packed.tobytes())}, the question is about "
+                    f"{self.src}: a context belongs to one source"
+                )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The tokens of a question up to where the answer begins."""
+
+    ids: np.ndarray
+    #: Whether the context's measurements had to be cut: how many were given, how many are in.
+    given: int
+    used: int
+    #: The last time stated, to which a delta would refer.
+    seconds: int | None
+
+
+def as_prefix(address: str | Prefix, what: str) -> Prefix:
+    if isinstance(address, Prefix):
+        return address
+    try:
+        return parse_prefix(address)
+    except ValueError as error:
+        raise UsageError(f"the {what} {error}") from None
+
+
+def as_seconds(at: datetime | int | float | str) -> int:
+    """Seconds since 1970 of a time, a number or an ISO text; without a zone it is UTC."""
+    if isinstance(at, str):
+        try:
+            at = datetime.fromisoformat(at)
+        except ValueError:
+            try:
+                at = float(str(at))
+            except ValueError:
+                raise UsageError(
+                    f"the time {at!r} cannot be read: write 2024-05-01T12:00:00Z or seconds since 1970"
+                ) from None
+    if isinstance(at, datetime):
+        at = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    if not 0 <= at < _LAST_SECOND:
+        raise UsageError(f"the time {at:.0f} s is outside {MIN_TIME:%Y} to {END_TIME:%Y}")
+    return int(at // 1)
+
+
+def microseconds_of(time: datetime) -> int:
+    time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    return round((time - MIN_TIME).total_seconds() * _MICROSECONDS)
+
+
+def address_tokens(address: Prefix, field: Field) -> list[int]:
+    """Role and bytes; a prefix is cut at a whole byte and closed with PREFIX_END."""
+    ipv4 = address.version == 4
+    role = (
+        (vocab.SRC_IPV4 if ipv4 else vocab.SRC_IPV6)
+        if field is Field.SRC
+        else (vocab.DST_IPV4 if ipv4 else vocab.DST_IPV6)
+    )
+    tokens = [role, *(BYTE0 + byte for byte in address.known_bytes)]
+    if address.is_whole:
+        return tokens
+    if address.bits % 8 or address.bits < 8:
+        raise UsageError(f"the prefix {address} does not end at a byte: use /8, /16, /24 …")
+    return [*tokens, vocab.PREFIX_END]
+
+
+def time_tokens(seconds: int, previous: int | None) -> list[int]:
+    delta = None if previous is None else seconds - previous
+    if delta is None or not 0 <= delta <= vocab.LARGEST_DELTA4:
+        role, count, value = vocab.TIME_ABS, 8, seconds
+    elif delta <= vocab.LARGEST_DELTA1:
+        role, count, value = vocab.TIME_DELTA1, 1, delta
+    else:
+        role, count, value = vocab.TIME_DELTA4, 4, delta
+    return [role, *(BYTE0 + byte for byte in value.to_bytes(count, "big"))]
+
+
+def build_prompts(
+    questions: Sequence[Question],
+    encoding: RttEncoding,
+    room: int,
+    *,
+    order: Sequence[Field] = (Field.SRC, Field.DST, Field.TIME),
+    tail: Sequence[int] = (),
+) -> list[Prompt]:
+    """Contexts and questions as tokens: measurements, then MEASUREMENT, the known fields in `order`, and
+    `tail`.
+
+    The source stands once, at the beginning, as in most training contexts. Measurements that are not
+    earlier than the asked time are left out; so are the least relevant where not all fit into `room`
+    tokens.
+    """
+    contexts = [
+        _fitting(question, encoding, room - _question_length(question) - len(tail)) for question in questions
+    ]
+    bodies = _encode(questions, contexts, encoding)
+    prompts = []
+    for question, context, body in zip(questions, contexts, bodies, strict=True):
+        timed = context.seconds[context.seconds >= 0]
+        previous = int(timed[-1]) if len(timed) else None
+        ids = [vocab.MEASUREMENT]
+        for field in order:
+            if field is Field.SRC and not len(context):
+                ids += address_tokens(question.src, field)
+            elif field is Field.DST and question.dst is not None:
+                ids += address_tokens(question.dst, field)
+            elif field is Field.TIME and question.seconds is not None:
+                ids += time_tokens(question.seconds, previous)
+        given = 0 if question.context is None else len(question.context)
+        last = question.seconds if question.seconds is not None and Field.TIME in order else previous
+        prompts.append(Prompt(np.concatenate([body, ids, tail]).astype(np.int32), given, len(context), last))
+    return prompts
+
+
+def _question_length(question: Question) -> int:
+    """Tokens of the question itself, at most."""
+    width = 17 if question.src.version == 6 else 5
+    return 1 + 2 * width + 9
+
+
+def _fitting(question: Question, encoding: RttEncoding, room: int) -> Context:
+    context = question.context
+    if context is None or not len(context):
+        return Context.empty()
+    if question.seconds is not None:
+        context = context.take(context.seconds < question.seconds)
+    # At most: role and address, time (absolute for the first, then mostly short), result, MEASUREMENT.
+    address = 17 if question.src.version == 6 else 5
+    while len(context):
+        timed = context.seconds[context.seconds >= 0]
+        deltas = np.diff(timed)
+        times = 9 * min(len(timed), 1) + np.where(deltas > vocab.LARGEST_DELTA1, 5, 2).sum()
+        results = np.where(context.rtt < 0, 1, 1 + encoding.bytes).sum()
+        excess = int(address + len(context) * (1 + address) + times + results) - room
+        if excess <= 0:
+            break
+        # The smallest measurement has so many tokens: drop no more than is surely needed at a time.
+        drop = max(1, excess // (2 + address + 9 + encoding.bytes + 1))
+        keep = np.sort(np.argsort(context.rank, kind="stable")[: max(len(context) - drop, 0)])
+        context = context.take(keep)
+    return context
+
+
+def _encode(
+    questions: Sequence[Question], contexts: Sequence[Context], encoding: RttEncoding
+) -> list[np.ndarray]:
+    """The tokens of each context."""
+    counts = np.array([len(context) for context in contexts])
+    total = int(counts.sum())
+    if total == 0:
+        return [np.zeros(0, np.int32)] * len(contexts)
+    columns = StatementColumns.empty(total)
+    starts = np.cumsum(counts) - counts
+    columns.first[starts[counts > 0]] = True
+    columns.dst[:] = np.concatenate([context.dst for context in contexts])
+    columns.dst_known[:] = 0
+    columns.seconds[:] = np.concatenate([context.seconds for context in contexts])
+    columns.rtt[:] = np.concatenate([context.rtt for context in contexts])
+    for question, start, count in zip(questions, starts, counts, strict=True):
+        if count:
+            columns.src[start] = np.frombuffer(question.src.packed, np.uint8)
+            columns.src_known[start] = 0 if question.src.is_whole else question.src.bits // 8
+    timed = columns.seconds >= 0
+    for first in (True, False):
+        for has_time in (True, False):
+            rows = (columns.first == first) & (timed == has_time)
+            order = [Field.SRC] * first + [Field.DST] + [Field.TIME] * has_time + [Field.RESULT]
+            columns.order[rows, : len(order)] = order
+    ids, offsets = encode_columns(columns, encoding)
+    return [ids[offsets[start] : offsets[start + count]] for start, count in zip(starts, counts, strict=True)]
+
+
+def without_context(question: Question) -> Question:
+    return replace(question, context=None)
