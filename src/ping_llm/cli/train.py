@@ -20,14 +20,23 @@ def register(app: typer.Typer) -> None:
         ),
         processes: int | None = typer.Option(None, envvar="PING_LLM_PROCESSES", help="How many there are."),
         process: int | None = typer.Option(None, envvar="PING_LLM_PROCESS", help="Which this is, from 0."),
+        plan: bool = typer.Option(False, "--plan", help="Print what it would take, and do not train."),
+        as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     ) -> None:
         """Train a model, or go on where the run stopped.
 
         Exit codes: 0 finished, 1 failed, 2 bad usage, 75 stopped by SIGTERM or SIGINT and saved: run it
         again.
         """
+        if plan:
+            _print_plan(config, overrides or [], rows, as_json)
+            return
+        from dataclasses import asdict
+
+        from ping_llm.tables import print_json
         from ping_llm.train.hosts import Hosts
         from ping_llm.train.run import train as run_training
+        from ping_llm.train.stops import EXIT_CODE
 
         outcome = run_training(
             config,
@@ -37,12 +46,33 @@ def register(app: typer.Typer) -> None:
             eval_rows=eval_rows,
             hosts=Hosts.of(coordinator, processes, process),
         )
+        if as_json:
+            print_json({**asdict(outcome), "run": str(outcome.run)})
         if outcome.state == "stopped":
-            from ping_llm.train.stops import EXIT_CODE
-
             typer.echo(f"stopped and saved after step {outcome.step}; the same command goes on", err=True)
             raise typer.Exit(EXIT_CODE)
+        if as_json:
+            return
         if outcome.state == "already":
             typer.echo(f"{outcome.run} is finished: {outcome.step + 1} steps; raise steps=… to go on")
         else:
             typer.echo(f"{outcome.run}: {outcome.step + 1} steps, loss {outcome.loss:.4f}")
+
+
+def _print_plan(config: str, overrides: list[str], rows: Path | None, as_json: bool) -> None:
+    from ping_llm.tables import print_json, table
+    from ping_llm.train.plan import plan
+
+    figures = plan(config, overrides, rows=rows)
+    if as_json:
+        print_json(figures)
+    else:
+        typer.echo(table([(name.replace("_", " "), _text(value)) for name, value in figures.items()]))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.3g}" if value < 100 or value >= 1e9 else f"{value:,.0f}"
+    return str(value)

@@ -8,6 +8,7 @@ upgrade fails there and says what moved.
 
 import contextlib
 import functools
+import io
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,11 +20,19 @@ import jax.numpy as jnp
 import numpy as np
 import omegaconf
 import pydantic
+from flax import nnx
 from maxtext.common import checkpointing, metric_logger
 from maxtext.configs import pyconfig, types
 from maxtext.input_pipeline import input_pipeline_interface
 from maxtext.trainers.pre_train import train
-from maxtext.utils import exceptions, max_utils, sharding, train_utils
+from maxtext.utils import (
+    exceptions,
+    max_utils,
+    maxtext_utils,
+    model_creation_utils,
+    sharding,
+    train_utils,
+)
 
 from ping_llm.errors import UsageError
 from ping_llm.train import fields, settings
@@ -144,16 +153,31 @@ def run(config: Any, session: Session) -> None:
     errors in the data is to return as well, so the caller looks at the feed's `error`.
     """
     _quiet()
-    jax.config.update("jax_default_prng_impl", "unsafe_rbg")
-    jax.config.update("jax_use_shardy_partitioner", config.shardy)
-    jax.config.update("jax_remove_size_one_mesh_axis_from_type", config.remove_size_one_mesh_axis_from_type)
     train_utils.validate_train_config(config)
     saver = _Saver(session)
-    with _replaced(session, saver):
+    with _jax_as_maxtext_sets_it(config), _replaced(session, saver):
         try:
             train.train_loop(config, None)
         finally:
             saver.wait()
+
+
+@contextlib.contextmanager
+def _jax_as_maxtext_sets_it(config: Any) -> Iterator[None]:
+    """The switches that train.initialize() sets, which takes no config class; put back afterwards."""
+    wanted = {
+        "jax_default_prng_impl": "unsafe_rbg",
+        "jax_use_shardy_partitioner": config.shardy,
+        "jax_remove_size_one_mesh_axis_from_type": config.remove_size_one_mesh_axis_from_type,
+    }
+    before = {name: getattr(jax.config, name) for name in wanted}
+    for name, value in wanted.items():
+        jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
 
 
 def _quiet() -> None:
@@ -342,3 +366,31 @@ def _unpack(metrics: Any, vehicle: str) -> Any:
     packed = metrics["scalar"][vehicle]
     metrics["scalar"][vehicle], metrics["scalar"][_FIELDS] = packed[0], packed[1:]
     return metrics
+
+
+def sizes(config: Any) -> dict[str, float]:
+    """What a model of this config weighs, from abstract shapes: nothing is computed.
+
+    Returns parameters, weight_bytes, optimizer_bytes (over all devices) and flops a step on one device.
+    """
+    mesh = maxtext_utils.get_mesh_from_config(config)
+    create_model, abstract = model_creation_utils.create_nnx_abstract_model(config, mesh)
+    _, optimizer = train_utils.create_training_optimizer(config, abstract, mesh=mesh)
+
+    def create() -> tuple[Any, Any]:
+        model = create_model()
+        return nnx.state(model, nnx.Param), nnx.state(nnx.Optimizer(model, optimizer, wrt=nnx.Param))
+
+    weights, states = nnx.eval_shape(create)
+    with contextlib.redirect_stdout(io.StringIO()):
+        teraflops, _, _ = maxtext_utils.calculate_tflops_training_per_device(config)
+    return {
+        "parameters": max_utils.calculate_num_params_from_pytree(weights),
+        "weight_bytes": _bytes(weights),
+        "optimizer_bytes": _bytes(states),
+        "flops_per_device_step": teraflops * 1e12,
+    }
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype"))

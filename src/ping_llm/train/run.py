@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -73,7 +74,7 @@ def train(
 
     imports_s = time.monotonic() - started
     full = seam.read_config(path, words, run)
-    _check(full)
+    check(full)
     with contextlib.ExitStack() as stack:
         if hosts.index == 0:
             stack.enter_context(folder.only_one(run))
@@ -96,6 +97,8 @@ def train(
                 overrides=list(overrides),
                 context_options=settings.context_options(full).as_dict(),
             )
+        if full.enable_wandb:
+            _name_wandb_run(run)
         try:
             _run(seam, full, session)
         except BaseException as error:
@@ -149,7 +152,14 @@ def _disk_full(error: BaseException | None) -> str | None:
     return None
 
 
-def _check(config: Any) -> None:
+def _name_wandb_run(run: Path) -> None:
+    """W&B goes on with a run of the same id, and writes into our folder instead of where we were called."""
+    os.environ.setdefault("WANDB_DIR", str(run))
+    os.environ.setdefault("WANDB_RUN_ID", hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:12])
+    os.environ.setdefault("WANDB_SILENT", "true")
+
+
+def check(config: Any) -> None:
     """What MaxText would accept and our data would not."""
     from ping_llm.tokens.vocab import VOCABULARY_SIZE
 

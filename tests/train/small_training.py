@@ -1,0 +1,61 @@
+"""Helpers of the training tests: a small training's command line, and what it recorded."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+STEPS = 12
+
+# Two layers of 32: all that a large model does, in a few seconds. Checkpoints 3, 6, 9 and 11.
+SMALL = (
+    "network_batch_size=4",
+    "max_target_length=128",
+    "base_num_decoder_layers=2",
+    "base_emb_dim=32",
+    "base_mlp_dim=64",
+    "base_num_query_heads=2",
+    "base_num_kv_heads=2",
+    "head_dim=16",
+    f"learning_rate_schedule_steps={STEPS}",
+    f"steps={STEPS}",
+    "checkpoint_period=3",
+    "max_num_checkpoints_to_keep=10",
+)
+
+
+def losses(run: Path, kind: str = "train") -> dict[int, float]:
+    """Loss by step; a step that is there twice fails."""
+    found: dict[int, float] = {}
+    for line in (run / "metrics.jsonl").read_text().splitlines(keepends=True):
+        if not line.endswith("\n"):
+            continue
+        record = json.loads(line)
+        if record["kind"] == kind:
+            assert record["step"] not in found, f"step {record['step']} is there twice"
+            found[record["step"]] = record["loss"]
+    return found
+
+
+def command(run: Path, rows: Path, *more: str) -> list[str]:
+    """The command line of a small training."""
+    program = str(Path(sys.executable).with_name("ping-llm"))
+    return [program, "train", "tiny", *SMALL, "--rows", str(rows), "--run", str(run), *more]
+
+
+def start(words: Sequence[str], **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | environment
+    )
+
+
+def wait_for(run: Path, step: int, process: subprocess.Popen[str]) -> None:
+    """Until `step` is recorded."""
+    while process.poll() is None:
+        if (run / "metrics.jsonl").exists() and step in losses(run):
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"the training ended before step {step}: {process.communicate()[1][-2000:]}")

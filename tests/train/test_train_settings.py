@@ -1,0 +1,42 @@
+import dataclasses
+
+import pytest
+
+from ping_llm.contexts.options import ContextOptions
+from ping_llm.errors import UsageError
+from ping_llm.train import settings
+
+
+def test_every_context_option_is_a_key_with_its_default():
+    keys = settings.fields()
+    for field in dataclasses.fields(ContextOptions):
+        assert keys[f"network_{field.name}"][1] == field.default
+
+
+def test_a_config_is_a_packaged_name_or_a_path(tmp_path):
+    assert settings.find("tiny").name == "tiny.yml"
+    own = tmp_path / "own.yml"
+    own.write_text("base_config: base.yml\n")
+    assert settings.find(str(own)) == own
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [("tny", "did you mean 'tiny'"), ("nowhere/own.yml", "no config at nowhere/own.yml")],
+)
+def test_a_config_that_is_not_there(config, says):
+    with pytest.raises(UsageError, match=says):
+        settings.find(config)
+
+
+def test_overrides_are_key_value_and_the_last_wins():
+    assert settings.split_overrides(["steps=1", "steps=2", "a=b=c"]) == {"steps": "2", "a": "b=c"}
+    with pytest.raises(UsageError, match="'steps' is not key=value"):
+        settings.split_overrides(["steps"])
+
+
+def test_a_misspelt_key_is_answered_with_the_right_one():
+    known = ["learning_rate", "network_prefix_probability", "steps"]
+    with pytest.raises(UsageError, match="did you mean 'network_prefix_probability'"):
+        settings.check_keys({"network_prefix_probabilty": 0.1}, known, "own.yml")
+    settings.check_keys({"steps": 1}, known, "own.yml")

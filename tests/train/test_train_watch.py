@@ -1,0 +1,82 @@
+"""What a training leaves to watch: records, TensorBoard, W&B, export."""
+
+import json
+import math
+
+import pytest
+from small_training import STEPS, losses
+
+from ping_llm.contexts.batches import Batches
+from ping_llm.train import fields, folder
+
+pytestmark = pytest.mark.slow
+
+
+def _records(run, kind):
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
+def test_evaluation_counts_every_token_of_the_set(undisturbed, few_rows):
+    evaluations = _records(undisturbed, "eval")
+    assert [record["step"] for record in evaluations] == [0, 5, 10]
+    batches = list(Batches(few_rows, batch_size=4, length=128, epochs=1))
+    tokens = sum(int((batch["targets_segmentation"] != 0).sum()) for batch in batches)
+    assert {record["tokens"] for record in evaluations} == {tokens}
+    # The last batch is not full, else this shows nothing about the tail.
+    assert (batches[-1]["targets_segmentation"] == 0).all(axis=1).any() or len(batches) > 1
+
+
+def test_bits_of_the_fields_sum_to_the_loss(undisturbed):
+    records = _records(undisturbed, "train") + _records(undisturbed, "eval")
+    for record in records:
+        bits = record["bits"]
+        assert set(bits) == {"total", *fields.NAMES}
+        assert math.isclose(bits["total"], sum(bits[name] for name in fields.NAMES))
+        # Loss is nats a token, bits are per measurement: their ratio is tokens a measurement.
+        per_token = record["loss"] / math.log(2)
+        assert 5 < bits["total"] / per_token < 50
+        for name in ("source", "destination", "rtt", "time"):
+            assert bits[name] > 0
+
+
+def test_tensorboard_events_can_be_read_back(undisturbed):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(undisturbed / "tensorboard"))
+    events.Reload()
+    shown = {event.step: event.value for event in events.Scalars("learning/loss")}
+    assert shown == pytest.approx(losses(undisturbed), rel=1e-6)
+    assert [event.step for event in events.Scalars("eval/bits/rtt")] == [0, 5, 10]
+
+
+def test_wandb_offline_holds_the_losses(undisturbed):
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    (file,) = (undisturbed / "wandb").glob("offline-run-*/*.wandb")
+    store = DataStore()
+    store.open_for_scan(str(file))
+    logged = {}
+    while (data := store.scan_data()) is not None:
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        values = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+        if "learning/loss" in values:
+            logged[int(values["_step"])] = float(values["learning/loss"])
+    assert logged == pytest.approx(losses(undisturbed))
+
+
+def test_the_run_holds_what_trains_it_again(undisturbed):
+    run = folder.read(undisturbed)
+    assert run["steps"] == STEPS
+    assert run["context_options"]["rtt_encoding"] == "compact"
+    config = (undisturbed / "config.yml").read_text()
+    assert "base_emb_dim: 32" in config
+    assert "dataset_type: network" in config
+
+
+def test_a_finished_run_has_an_export(undisturbed):
+    exported = json.loads((undisturbed / "export" / "config.json").read_text())
+    assert exported["hidden_size"] == 32
+    assert (undisturbed / "export" / "model.safetensors").exists()
