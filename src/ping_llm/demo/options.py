@@ -19,7 +19,7 @@ class DemoOptions:
     seed: int = 1
     #: The last tenth by time is held out.
     holdout: float = 0.1
-    steps: int = 500
+    steps: int = 320
     #: Held-out measurements that the model is asked about.
     questions: int = 400
     #: Earlier measurements of the same source that each question comes with.

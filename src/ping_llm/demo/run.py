@@ -72,7 +72,9 @@ def _build_rows(run: Path) -> None:
 def _train(run: Path, options: DemoOptions) -> None:
     from ping_llm.train.run import train
 
-    outcome = train("tiny", [f"steps={options.steps}"], run=run, rows=run / "rows")
+    # A checkpoint a minute: what an interruption can cost.
+    overrides = [f"steps={options.steps}", "checkpoint_period=60"]
+    outcome = train("tiny", overrides, run=run, rows=run / "rows")
     if outcome.state == "stopped":
         raise PingError(
             f"training stopped after step {outcome.step} and is saved: make demo goes on from there."
