@@ -34,6 +34,9 @@ class Truth:
     def __len__(self) -> int:
         return len(self.parameters)
 
+    def __getitem__(self, chosen: slice | np.ndarray) -> "Truth":
+        return Truth(self.parameters[chosen])
+
     @property
     def failure_probability(self) -> np.ndarray:
         """Probability of no reply, [n]."""
@@ -67,7 +70,7 @@ class Truth:
         return result
 
     def entropy(self, bin_ms: float = 1.0) -> np.ndarray:
-        """Expected bits of each result, [n].
+        """Expected bits of each result, [n]. Costs 50 µs each: `bits` of samples have the same mean.
 
         Bin by bin to 500 ms above the shift; beyond, groups of bins that grow by 2 %, taken as flat inside.
         That is off by less than 1e-5 bits.
@@ -189,19 +192,28 @@ def _bits(parameters, values, bin_ms, result):
 
 
 @njit(cache=True, nogil=True)
+def _survival(row, rtt):
+    x = rtt - row[1]
+    body = _component_survival(x, row[2], row[3])
+    return (1.0 - row[0]) * ((1.0 - row[4]) * body + row[4] * _component_survival(x, row[5], row[6]))
+
+
+@njit(cache=True, nogil=True)
 def _entropy(parameters, bin_ms, result):
     for index in range(len(parameters)):
         row = parameters[index]
         total = -row[0] * math.log2(row[0]) if row[0] > 0.0 else 0.0
         number = math.floor(row[1] / bin_ms)
-        fine_end = row[1] + 500.0
-        end = row[1] + JITTER_LIMIT
-        while number * bin_ms < end:
+        fine_end = (row[1] + 500.0) / bin_ms
+        left = 1.0 - row[0]
+        while left > 0.0:
             width = 1.0
-            if number * bin_ms > fine_end:
+            if number > fine_end:
                 width = math.ceil(0.02 * (number - row[1] / bin_ms))
-            probability = (1.0 - row[0]) * _between(row, number * bin_ms, (number + width) * bin_ms)
+            after = _survival(row, (number + width) * bin_ms)
+            probability = left - after
             if probability > 0.0:
                 total -= probability * math.log2(probability / width)
             number += width
+            left = after
         result[index] = total
