@@ -1,0 +1,154 @@
+"""Every internal of MaxText that the seam relies on, by name: an upgrade that moves one fails here."""
+
+import inspect
+
+import pytest
+
+from ping_llm.train.run import quiet
+
+with quiet():
+    from maxtext.common import checkpointing, data_loader, metric_logger
+    from maxtext.configs import pyconfig, types
+    from maxtext.input_pipeline import input_pipeline_interface
+    from maxtext.trainers.pre_train import train
+    from maxtext.utils import (
+        exceptions,
+        max_utils,
+        maxtext_utils,
+        model_creation_utils,
+        sharding,
+        train_utils,
+    )
+
+    from ping_llm.train import maxtext_seam as seam
+
+_CALLED = [
+    (pyconfig._initialize_pydantic, ["argv", "config_class"]),
+    (pyconfig._load_config, ["config_name"]),
+    (pyconfig.HyperParameters.__init__, ["self", "pydantic_config"]),
+    (input_pipeline_interface.create_data_iterator, ["config", "mesh"]),
+    (checkpointing.maybe_save_checkpoint, ["checkpoint_manager", "state", "config", "data_iterator", "step"]),
+    (checkpointing._should_save_checkpoint_at_step, ["checkpoint_manager", "step", "config", "force"]),
+    (
+        checkpointing.save_checkpoint,
+        ["checkpoint_manager", "step", "state", "config", "data_iterator", "force"],
+    ),
+    (checkpointing.wait_until_finished, ["checkpoint_manager"]),
+    (metric_logger.MetricLogger.__init__, ["self", "config", "learning_rate_schedule", "start_step"]),
+    (
+        metric_logger.MetricLogger.buffer_and_write_metrics,
+        ["self", "metrics", "step", "step_time_delta", "is_training"],
+    ),
+    (metric_logger.MetricLogger._flush_one_buffered_entry, ["self", "entry"]),
+    (metric_logger.MetricLogger._accumulate_eval_metrics, ["self", "metrics"]),
+    (metric_logger.MetricLogger.write_metrics, ["self", "metrics", "step", "metric_type"]),
+    (metric_logger.MetricLogger.write_metrics_to_tensorboard, ["self", "metrics", "step", "metric_type"]),
+    (metric_logger.MetricLogger.write_metrics_to_wandb, ["self", "metrics", "step"]),
+    (metric_logger.MetricLogger.write_setup_info_to_tensorboard, ["self", "params"]),
+    (
+        train.loss_fn,
+        ["model", "config", "data", "dropout_rng", "params", "sparsity_state", "is_train"],
+    ),
+    (
+        train.train_step,
+        ["model", "config", "state_mesh_shardings", "params_shardings", "state", "data", "dropout_rng"],
+    ),
+    (train.eval_step, ["model", "config", "state", "data", "dropout_rng"]),
+    (train.train_loop, ["config", "recorder", "state"]),
+    (max_utils.cross_entropy_with_logits, ["logits", "targets", "z_loss"]),
+    (max_utils.calculate_num_params_from_pytree, ["params"]),
+    (sharding.get_input_data_sharding, ["config", "mesh", "rules"]),
+    (train_utils.validate_train_config, ["config"]),
+    (train_utils.create_training_optimizer, ["config", "model", "mesh"]),
+    (maxtext_utils.get_mesh_from_config, ["config", "devices"]),
+    (maxtext_utils.calculate_tflops_training_per_device, ["config"]),
+    (model_creation_utils.create_nnx_abstract_model, ["config", "mesh"]),
+    (exceptions.StopTraining.__init__, ["self", "reason"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"), _CALLED, ids=lambda value: getattr(value, "__name__", None)
+)
+def test_what_we_call_or_replace_takes_what_we_give(function, parameters):
+    names = list(inspect.signature(inspect.unwrap(function)).parameters)
+    assert names[: len(parameters)] == parameters
+
+
+@pytest.mark.parametrize(
+    ("function", "words", "because"),
+    [
+        (train_utils.setup_train_loop, "import create_data_iterator", "it is looked up when called"),
+        (train.train_loop, "metric_logger.MetricLogger(", "the logger is looked up when called"),
+        (train.train_loop, "checkpointing.maybe_save_checkpoint(", "so is the saver, at the end"),
+        (train.training_loop_iteration, "checkpointing.maybe_save_checkpoint(", "and after each step"),
+        (train.loss_fn, "max_utils.cross_entropy_with_logits(", "the fields' losses are seen there"),
+        (train.loss_fn, '"z_loss": total_z_loss', "the fields travel in its place"),
+        (train.train_step, '"learning/z_loss": z_loss', "and arrive in the training's metrics"),
+        (train.eval_step, '"evaluation/z_loss": z_loss', "and in the evaluation's"),
+        (
+            train.training_loop_iteration,
+            "eval_data_iterator.reset()",
+            "an evaluation starts from the beginning",
+        ),
+        (data_loader.DataLoader.load_next_batch_pre_sharding, "next(self.data_iterator)", "one batch a step"),
+        (checkpointing.save_checkpoint, '== "grain"', "no iterator is saved for our dataset type"),
+        (metric_logger.MetricLogger.buffer_and_write_metrics, "self.buffered_metrics", "we flush it to save"),
+    ],
+)
+def test_how_maxtext_does_it(function, words, because):
+    assert words in inspect.getsource(function), because
+
+
+def test_a_step_records_after_it_saves():
+    """Which is why the saver waits for the logger; were it the other way round, we need not."""
+    source = inspect.getsource(train.training_loop_iteration)
+    assert source.index("maybe_save_checkpoint(") < source.rindex("buffer_and_write_metrics(")
+
+
+@pytest.mark.parametrize("kind", [*types.DatasetType, "network"])
+def test_every_dataset_type_of_maxtext_is_still_one(kind):
+    field = seam.NetworkConfig.model_fields["dataset_type"]
+    from pydantic import TypeAdapter
+
+    assert TypeAdapter(field.annotation).validate_python(getattr(kind, "value", kind)) == kind
+
+
+def test_maxtexts_data_is_left_to_maxtext():
+    """Another dataset type goes to the original, with the session never asked."""
+    asked = []
+
+    class Config:
+        dataset_type = "synthetic"
+
+    original = input_pipeline_interface.create_data_iterator
+    try:
+        input_pipeline_interface.create_data_iterator = lambda config, mesh: (
+            asked.append(config) or ("train", None)
+        )
+        assert seam._data_iterators(session=None)(Config, mesh=None) == ("train", None)
+    finally:
+        input_pipeline_interface.create_data_iterator = original
+    assert asked == [Config]
+
+
+def test_nothing_of_maxtext_stays_replaced():
+    before = [train.loss_fn, metric_logger.MetricLogger, checkpointing.maybe_save_checkpoint]
+    with seam._replaced(None, seam._Saver(None)):
+        assert train.loss_fn is not before[0]
+    assert [train.loss_fn, metric_logger.MetricLogger, checkpointing.maybe_save_checkpoint] == before
+
+
+def test_only_the_seam_imports_maxtext():
+    from pathlib import Path
+
+    source = Path(seam.__file__).parents[1]
+    importers = [
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if any(
+            line.lstrip().startswith(("import maxtext", "from maxtext"))
+            for line in path.read_text().splitlines()
+        )
+    ]
+    assert importers == ["train/maxtext_seam.py"]

@@ -1,0 +1,61 @@
+"""The Modal file as far as it goes without an account: it loads, and its part that runs here runs here."""
+
+import importlib.util
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+_FILE = Path(__file__).parents[2] / "deploy" / "modal" / "train.py"
+
+# Saves when asked to, like a training.
+_SAVES = ["sh", "-c", "trap 'exit 75' TERM; while :; do sleep 0.1; done"]
+
+
+@pytest.fixture(scope="module")
+def deployed():
+    pytest.importorskip("modal")
+    spec = importlib.util.spec_from_file_location("modal_train", _FILE)
+    module = importlib.util.module_from_spec(spec)
+    # Modal asks a function's module for its name.
+    sys.modules["modal_train"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_app_has_the_function(deployed):
+    import modal
+
+    assert isinstance(deployed.train, modal.Function)
+    assert deployed.app.name == "ping-llm-train"
+
+
+def test_there_is_time_to_save_before_the_timeout(deployed):
+    assert 0 < deployed.SAVING_S < deployed.CALL_S <= 24 * 3600
+
+
+def test_the_exit_code_is_the_trainings(deployed):
+    from ping_llm.train.stops import EXIT_CODE
+
+    assert deployed.STOPPED == EXIT_CODE
+
+
+def test_a_command_that_ends_in_time(deployed):
+    assert deployed.run_until([sys.executable, "-c", "raise SystemExit(3)"], 60) == 3
+
+
+def test_a_command_that_takes_too_long_is_told_to_save(deployed):
+    assert deployed.run_until(_SAVES, 2) == 75
+
+
+def test_a_preemption_is_passed_on(deployed):
+    def interrupt():
+        time.sleep(2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    assert deployed.run_until(_SAVES, 60) == 75
