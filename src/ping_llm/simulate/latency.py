@@ -17,8 +17,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ping_llm.compiled import kernel
 from ping_llm.simulate.randomness import uniform_at
 
 #: Largest jitter, ms.
@@ -75,7 +75,7 @@ class Latency(NamedTuple):
     loss_key: np.uint64
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def propagation(world, probe, target, second):
     """RTT of the bare path, ms: the same for all hosts of two sites, and for as long as a route lasts."""
     one, other = np.int64(world.probe_as[probe]), np.int64(world.target_as[target])
@@ -102,7 +102,7 @@ def propagation(world, probe, target, second):
     return line * inflation + detour
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def distribution(world, probe, target, second):
     """Parameters of one result: (failure, shift, scale, shape, spike weight, spike scale, spike shape)."""
     path = propagation(world, probe, target, second)
@@ -120,7 +120,7 @@ def distribution(world, probe, target, second):
     return failure, shift, scale, shape, spike_weight, spike_scale, SPIKE_SHAPE
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def distributions(world, probe, target, second, parameters):
     """The parameters of many results, into float64 [n, 7]."""
     for index in range(len(second)):
@@ -130,19 +130,19 @@ def distributions(world, probe, target, second, parameters):
         )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_logistic_cdf(x, scale, shape):
     if x <= 0.0:
         return 0.0
     return 1.0 / (1.0 + (x / scale) ** -shape)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_logistic_inverse(p, scale, shape):
     return scale * (p / (1.0 - p)) ** (1.0 / shape)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw(world, start, probes, slots, rounds, times, targets, rtt, errors):
     """Results of measurements. The stored RTT is rounded *down* to a whole µs: it keeps its millisecond."""
     for index in range(len(probes)):
@@ -163,7 +163,7 @@ def draw(world, start, probes, slots, rounds, times, targets, rtt, errors):
         errors[index] = 2 if loss < failure / 3 else 1 if loss < failure else 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def order_by_time(times, begin_second, end_second, order):
     """A stable counting sort: measurements of the same second stay in the order of their probes."""
     begins = np.zeros(end_second - begin_second + 1, np.int64)

@@ -7,7 +7,8 @@ the bytes to their order of use and, for the distributions, to NumPy's version.
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
+
+from ping_llm.compiled import kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ODD = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -58,7 +59,7 @@ def _mix(x):
 
 
 # The one definition works on uint64 arrays in NumPy and on scalars in compiled kernels.
-_mix_one = njit(cache=True, nogil=True)(_mix)
+_mix_one = kernel(_mix)
 
 
 def stream_key(seed: int, stream: Stream) -> np.uint64:
@@ -66,13 +67,13 @@ def stream_key(seed: int, stream: Stream) -> np.uint64:
     return _mix(_mix(values + _GOLDEN) + np.array([int(stream)], np.uint64) * _ODD)[0]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def bits_at(key, first, second):
     """64 random bits of a key and two counters, in kernels."""
     return _mix_one(_mix_one(key + np.uint64(first) * _GOLDEN) + np.uint64(second) * _ODD)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def uniform_at(key, first, second):
     """A number strictly between 0 and 1, of a key and two counters, in kernels."""
     return (np.float64(bits_at(key, first, second) >> _SHIFT11) + 0.5) * 2.0**-53

@@ -8,8 +8,8 @@ stretch of time can be produced without the rest, so a world of any length is wr
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ping_llm.compiled import kernel
 from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.randomness import Stream, bits_at, stream_key, uniform, uniform_at
 from ping_llm.simulate.topology import allocate, normal_pair
@@ -70,7 +70,7 @@ def make_schedule(options: WorldOptions, target_weights: np.ndarray) -> Schedule
     return Schedule(count, interval.astype(np.int32), start, first_slot, target, phase, late_key)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill_slots(first_slot, interval, cumulative, target_key, phase_key, target, phase):
     targets = len(cumulative)
     for probe in range(len(first_slot) - 1):
@@ -89,18 +89,18 @@ def _fill_slots(first_slot, interval, cumulative, target_key, phase_key, target,
             phase[slot] = np.int64(uniform_at(phase_key, slot, 0) * (interval[probe] - late))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _contains(target, begin, end, choice):
     return (target[begin:end] == choice).any()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rounds_of(count: int, slots: int, position: int) -> int:
     """How many of a probe's measurements go to its slot at `position`."""
     return count // slots + (1 if position < count % slots else 0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def moment(schedule, probe, slot, round_):
     """Second after the world's start of one measurement. Less than start + rounds * interval."""
     interval = np.int64(schedule.interval[probe])
@@ -109,7 +109,7 @@ def moment(schedule, probe, slot, round_):
     return schedule.start[probe] + schedule.phase[slot] + round_ * interval + delay
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def survey(schedule, hours, per_target):
     """Count all measurements by hour since the start, and by target."""
     seconds = len(hours) * 3_600
@@ -122,7 +122,7 @@ def survey(schedule, hours, per_target):
                 hours[(moment(schedule, probe, slot, round_) % seconds) // 3_600] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill(schedule, begin_second, end_second, seconds, probes, slots, rounds, times):
     """All measurements with begin_second <= time < end_second, by probe. Returns how many."""
     size = 0

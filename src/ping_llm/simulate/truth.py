@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from ping_llm.compiled import kernel
 from ping_llm.simulate.latency import JITTER_LIMIT, Latency, distributions, log_logistic_cdf
 
 
@@ -79,7 +79,7 @@ class Truth:
         _entropy(self.parameters, bin_ms, result)
         return result
 
-    def _apply(self, kernel, values) -> np.ndarray:
+    def _apply(self, function, values) -> np.ndarray:
         values = np.asarray(values, np.float64)
         if values.ndim == 0:
             values = np.broadcast_to(values, (len(self),))
@@ -89,11 +89,11 @@ class Truth:
             raise ValueError(f"{values.shape} values for {len(self)} results: give one for each, or [1, m]")
         wide = values.reshape(len(self), -1)
         result = np.empty(wide.shape)
-        kernel(self.parameters, np.ascontiguousarray(wide), result)
+        function(self.parameters, np.ascontiguousarray(wide), result)
         return result.reshape(values.shape)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _component_cdf(x, scale, shape):
     """Of one component, cut at JITTER_LIMIT."""
     if x >= JITTER_LIMIT:
@@ -101,7 +101,7 @@ def _component_cdf(x, scale, shape):
     return log_logistic_cdf(x, scale, shape) / log_logistic_cdf(JITTER_LIMIT, scale, shape)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _component_survival(x, scale, shape):
     """1 - CDF without cancellation: far bins keep all their digits."""
     if x <= 0.0:
@@ -112,13 +112,13 @@ def _component_survival(x, scale, shape):
     return (1.0 / (1.0 + (x / scale) ** shape) - beyond) / (1.0 - beyond)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mixture_cdf(row, rtt):
     x = rtt - row[1]
     return (1.0 - row[4]) * _component_cdf(x, row[2], row[3]) + row[4] * _component_cdf(x, row[5], row[6])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _between(row, low, high):
     """Probability that a reply takes low <= rtt < high, by the smaller of the two tails."""
     a, b = low - row[1], high - row[1]
@@ -132,14 +132,14 @@ def _between(row, low, high):
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _cdf(parameters, values, result):
     for index in range(len(values)):
         for column in range(values.shape[1]):
             result[index, column] = _mixture_cdf(parameters[index], values[index, column])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _component_density(x, scale, shape):
     ratio = x / scale
     power = ratio**shape
@@ -147,7 +147,7 @@ def _component_density(x, scale, shape):
     return density / log_logistic_cdf(JITTER_LIMIT, scale, shape)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _log_density(parameters, values, result):
     for index in range(len(values)):
         row = parameters[index]
@@ -161,7 +161,7 @@ def _log_density(parameters, values, result):
             result[index, column] = math.log((1.0 - row[4]) * body + row[4] * spike)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _quantile(parameters, values, result):
     for index in range(len(values)):
         row = parameters[index]
@@ -179,7 +179,7 @@ def _quantile(parameters, values, result):
             result[index, column] = high if values[index, column] > 0.0 else row[1]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _bits(parameters, values, bin_ms, result):
     for index in range(len(values)):
         row = parameters[index]
@@ -191,14 +191,14 @@ def _bits(parameters, values, bin_ms, result):
         result[index] = -math.log2(probability) if probability > 0.0 else math.inf
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _survival(row, rtt):
     x = rtt - row[1]
     body = _component_survival(x, row[2], row[3])
     return (1.0 - row[0]) * ((1.0 - row[4]) * body + row[4] * _component_survival(x, row[5], row[6]))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _entropy(parameters, bin_ms, result):
     for index in range(len(parameters)):
         row = parameters[index]

@@ -102,26 +102,24 @@ class _Tables:
         filled = fill(world.schedule, begin, end, len(world.per_hour) * 3_600, probes, slots, rounds, times)
         assert filled == size, f"{filled} measurements in seconds {begin} to {end}, {size} expected"
         # Results are drawn before sorting: by probe, its tables stay in the cache.
-        targets = world.schedule.target[slots]
+        targets = world.schedule.target[slots].astype(np.int64)
         rtt = np.empty(size)
         errors = np.empty(size, np.int64)
         draw(world.latency, start, probes, slots, rounds, times, targets, rtt, errors)
         order = np.empty(size, np.int64)
         order_by_time(times, begin, end, order)
-        probes, targets, times, rtt, errors = (
-            column[order] for column in (probes, targets, times, rtt, errors)
-        )
+        probes, targets, times = probes[order], targets[order], times[order]
         ipv6 = world.source_is_ipv6[probes]
-        endpoint = 2 * targets.astype(np.int64) + ipv6
+        endpoint = 2 * targets + ipv6
         columns = [
             pa.array((start + times) * 1_000_000, pa.timestamp("us", tz="UTC")),
             self._sources.take(pa.array(probes)),
             self._destinations.take(pa.array(endpoint)),
             pa.array(np.where(ipv6, 6, 4).astype(np.uint8)),
-            pa.array(rtt),
+            pa.array(rtt[order]),
             pa.array(FIRST_MSM_ID + endpoint),
             pa.array(world.sizes[endpoint]),
-            pa.array(errors),
+            pa.array(errors[order]),
             pa.array(probes + 1),
         ]
         return pa.Table.from_arrays(columns, schema=MEASUREMENTS)
