@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from ping_llm.contexts.options import ContextOptions, Parameters
-from ping_llm.contexts.plan import Place, Planner, Unit, unit_sequences
-from ping_llm.contexts.units import SKIP, STOP, FilledUnit, Rows, UnitFiller
+from ping_llm.contexts.options import ContextOptions
+from ping_llm.contexts.plan import Place, Unit
+from ping_llm.contexts.stream import Stream, open_rows
+from ping_llm.contexts.units import STOP, FilledUnit, Rows
 from ping_llm.errors import PingError, UsageError
-from ping_llm.rows.store import RowStore
 
 STATE_VERSION = 1
 
@@ -26,7 +26,7 @@ class Batches:
     """An iterator of packed batches.
 
     Args:
-        rows: a folder of probe rows, or an open store of them.
+        rows: a folder of probe rows (or of measurements, see `data_format`), or an open store of rows.
         options: how contexts are drawn.
         batch_size: sequences of a global batch.
         length: tokens of a sequence.
@@ -35,7 +35,14 @@ class Batches:
             of so many epochs, the tail padded with segmentation 0.
         process_index, process_count: which share of each batch this host makes.
         threads: filling threads beside the caller's; 0 fills in the caller's.
+        workers: Grain worker processes that fill instead of threads; 0 for none. Threads share memory and are
+            the faster choice; processes help where other Python code holds the GIL for long.
+        per_worker_buffer_size: filled units that each worker keeps ready.
+        ram_budget_mb: bound on the memory of units that are filled ahead; 0 for none.
         on_bad_row: "stop" raises an error that names the row; "skip" logs, counts and goes on.
+        data_format: "probe_chunks" or "network_parquet".
+        grain_debug_mode: run through Grain and let it print its execution summary.
+        grain_visualization_dir: run through Grain and let it write its graph there.
     """
 
     def __init__(
@@ -50,32 +57,43 @@ class Batches:
         process_index: int = 0,
         process_count: int = 1,
         threads: int = 1,
+        workers: int = 0,
+        per_worker_buffer_size: int = 1,
+        ram_budget_mb: int = 0,
         on_bad_row: str = STOP,
+        data_format: str = "probe_chunks",
+        grain_debug_mode: bool = False,
+        grain_visualization_dir: str = "",
     ):
-        _check(batch_size, length, seed, epochs, process_index, process_count, threads, on_bad_row)
-        self._options = options or ContextOptions()
-        self._rows: Rows = RowStore(rows) if isinstance(rows, str | Path) else rows
-        self._batch_size, self._length, self._seed, self._epochs = batch_size, length, seed, epochs
-        self._threads = threads
-        parameters = Parameters.of(self._options, length)
-        self._planner = Planner(self._rows.index, parameters, unit_sequences(batch_size), length, seed)
-        self._filler = UnitFiller(
-            rows=self._rows,
-            parameters=parameters,
-            seed=seed,
-            length=length,
+        if threads < 0 or workers < 0 or per_worker_buffer_size < 1 or ram_budget_mb < 0:
+            raise UsageError(
+                f"threads {threads}, workers {workers}, ram_budget_mb {ram_budget_mb}: none can be negative; "
+                f"per_worker_buffer_size {per_worker_buffer_size} must be at least 1"
+            )
+        self.stream = Stream(
+            rows=open_rows(rows, data_format),
+            options=options or ContextOptions(),
             batch_size=batch_size,
+            length=length,
+            seed=seed,
+            epochs=epochs,
             process_index=process_index,
             process_count=process_count,
-            fillers=epochs is None,
             on_bad_row=on_bad_row,
         )
+        self._planner, self._filler = self.stream.planner(), self.stream.filler()
+        self._threads, self._workers = threads, workers
+        affordable = max(ram_budget_mb * 2**20 // self.stream.unit_bytes(), 1) if ram_budget_mb else 2**31
+        self._ahead = min(threads + 1, affordable)
+        self._worker_buffer = min(per_worker_buffer_size, max(affordable // max(workers, 1), 1))
+        self._debug, self._visualization = grain_debug_mode, grain_visualization_dir
         self._batch = 0  # batches handed out
         self._start = Place(0, 0)  # of the unit that the next batch is in
         self._within = 0  # batches of it handed out
         self._filled: Iterator[FilledUnit] | None = None
         self._current: FilledUnit | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._grain: Any = None
         self.bad_rows: set[int] = set()  # rows skipped by this host so far
 
     @property
@@ -86,13 +104,28 @@ class Batches:
         return self
 
     def __next__(self) -> dict[str, np.ndarray]:
-        unit = self._unit()
+        unit = self.current_unit()
         batch = unit.batch(self._within)
         self._batch += 1
         self._within += 1
         if self._within == len(unit):
             self._start, self._within, self._current = unit.unit.end, 0, None
         return batch
+
+    def current_unit(self) -> FilledUnit:
+        """The unit that the next batch is in; StopIteration at the end."""
+        if self._current is None:
+            if self._filled is None:
+                self._filled = self._units()
+            self._current = next(self._filled)
+            self.bad_rows.update(self._current.bad_rows)
+        return self._current
+
+    def skip_unit(self) -> None:
+        """Go on with the batch after the current unit."""
+        unit = self.current_unit()
+        self._batch += len(unit) - self._within
+        self._start, self._within, self._current = unit.unit.end, 0, None
 
     def get_state(self) -> dict[str, Any]:
         """Where the stream is, and which stream it is: a small dict for JSON."""
@@ -102,7 +135,7 @@ class Batches:
             "epoch": self._start.epoch,
             "position": self._start.position,
             "within": self._within,
-            **self._identity(),
+            **self.stream.identity(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -112,23 +145,26 @@ class Batches:
                 f"the data state has version {state.get('version')}, this program reads {STATE_VERSION}; "
                 "start a new run"
             )
-        for name, mine in self._identity().items():
+        for name, mine in self.stream.identity().items():
             if state.get(name) != mine:
                 raise PingError(
                     f"the data state was taken with {name} {state.get(name)!r}, this stream has {mine!r}; "
                     "resume with what the run was started with, or start a new run"
                 )
-        self._forget()
+        self.close()
         self._batch = int(state["batch"])
         self._start = Place(int(state["epoch"]), int(state["position"]))
         self._within = int(state["within"])
 
     def close(self) -> None:
-        """Stop the threads. The stream can be taken up again."""
-        self._forget()
+        """Stop threads and worker processes. Iterating goes on where it was, with new ones."""
+        self._filled = self._current = None
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
+        if self._grain is not None:
+            self._grain.close()
+            self._grain = None
 
     def __enter__(self) -> Self:
         return self
@@ -136,69 +172,41 @@ class Batches:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _identity(self) -> dict[str, Any]:
-        return {
-            "fingerprint": self._rows.fingerprint,
-            "options": self._options.digest(),
-            "seed": self._seed,
-            "batch_size": self._batch_size,
-            "length": self._length,
-            "epochs": self._epochs,
-        }
-
-    def _unit(self) -> FilledUnit:
-        """The unit that the next batch is in."""
-        if self._current is None:
-            if self._filled is None:
-                self._filled = self._units(self._start)
-            self._current = next(self._filled)
-            self.bad_rows.update(self._current.bad_rows)
-        return self._current
-
-    def _forget(self) -> None:
-        self._filled = self._current = None
-
-    def _plans(self, start: Place) -> Iterator[Unit]:
-        while len((unit := self._planner.plan(start, self._epochs)).row):
+    def plans(self, start: Place | None = None) -> Iterator[Unit]:
+        """The plans of the units from a place on (default: where the stream is)."""
+        start = start or self._start
+        while len((unit := self._planner.plan(start, self.stream.epochs)).row):
             yield unit
             start = unit.end
 
-    def _units(self, start: Place) -> Iterator[FilledUnit]:
-        plans = self._plans(start)
-        if self._threads == 0:
-            yield from map(self._filler.fill, plans)
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, "ping-llm-contexts")
+    def _units(self) -> Iterator[FilledUnit]:
+        if self._workers or self._debug or self._visualization:
+            return self._from_grain()
+        if self._threads:
+            return self._from_threads()
+        return map(self._filler.fill, self.plans())
+
+    def _from_threads(self) -> Iterator[FilledUnit]:
+        plans = self.plans()
+        self._pool = self._pool or ThreadPoolExecutor(self._threads, "ping-llm-contexts")
         waiting: deque[Future[FilledUnit]] = deque()
         while True:
-            while len(waiting) <= self._threads and (unit := next(plans, None)) is not None:
+            while len(waiting) < self._ahead and (unit := next(plans, None)) is not None:
                 waiting.append(self._pool.submit(self._filler.fill, unit))
             if not waiting:
                 return
             yield waiting.popleft().result()
 
+    def _from_grain(self) -> Iterator[FilledUnit]:
+        # Grain imports JAX where JAX is installed, so nobody pays for it who does not use it.
+        from ping_llm.contexts import grain_pipeline
 
-def _check(
-    batch_size: int,
-    length: int,
-    seed: int,
-    epochs: int | None,
-    process_index: int,
-    process_count: int,
-    threads: int,
-    on_bad_row: str,
-) -> None:
-    if batch_size < 1 or length < 1 or (epochs is not None and epochs < 1) or threads < 0:
-        raise UsageError(
-            f"batch_size {batch_size}, length {length}, epochs {epochs}, threads {threads}: give more"
+        self._grain = grain_pipeline.iterate(
+            self.stream,
+            self._start,
+            workers=self._workers,
+            buffer_size=self._worker_buffer,
+            debug=self._debug,
+            visualization_dir=self._visualization,
         )
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"seed is {seed}: give a whole number from 0 to 2^63 - 1")
-    if process_count < 1 or not 0 <= process_index < process_count or batch_size % process_count:
-        raise UsageError(
-            f"a global batch of {batch_size} cannot be shared by {process_count} hosts "
-            f"(this is {process_index}): make the batch a multiple of the hosts"
-        )
-    if on_bad_row not in (STOP, SKIP):
-        raise UsageError(f"on_bad_row is {on_bad_row!r}: choose {STOP} or {SKIP}")
+        return map(grain_pipeline.unit_of, self._grain)

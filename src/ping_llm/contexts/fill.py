@@ -27,6 +27,20 @@ NOTES = 7
 
 
 @kernel
+def groups_of(sequences, first):
+    """Where each sequence's group of contexts begins and ends, and which contexts are in such a group."""
+    begins = np.empty(len(sequences), np.int64)
+    ends = np.empty(len(sequences), np.int64)
+    needed = np.zeros(first[-1], np.bool_)
+    for line in range(len(sequences)):
+        opening = sequences[line] // GROUP * GROUP
+        begins[line] = first[opening]
+        ends[line] = first[min(opening + GROUP, len(first) - 1)]
+        needed[begins[line] : ends[line]] = True
+    return begins, ends, needed
+
+
+@kernel
 def smallest_measurement(p):
     """Tokens of the shortest measurement that states its source."""
     if p.prefix > 0:
@@ -58,7 +72,7 @@ def fill(
 
     Args:
         targets, inputs, positions, segments: int32 [n, length], written whole.
-        notes: int32 [n, max_segments, NOTES], zeros.
+        notes: int32 [n, max_segments, NOTES], written whole.
         sequences: int64 [n], which sequence of the unit each is.
         first: int64, where a sequence's contexts begin, as in the plan.
         group_begin, group_end: int64 [n], the contexts whose rows a sequence's fillers may use.
@@ -93,6 +107,7 @@ def fill(
         planned = first[sequence]
         candidates = group_end[line] - group_begin[line]
         tries = 0
+        notes[line] = 0
         while segment < p.max_segments:
             if planned < first[sequence + 1]:
                 context = planned
@@ -159,11 +174,12 @@ def fill(
             notes[line, segment, NOTE_LENGTH] = end - position
             notes[line, segment, NOTE_CUT] = shape.source_bytes
             segment += 1
-            before = np.int32(0)
+            inputs[line, position] = 0
+            for at in range(position + 1, end):
+                inputs[line, at] = out[at - 1]
             for at in range(position, end):
-                inputs[line, at] = before
-                before = out[at]
                 positions[line, at] = at - position
+            for at in range(position, end):
                 segments[line, at] = segment
             position = end
         for at in range(position, length):

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from ping_llm.contexts.draws import filler_keys
-from ping_llm.contexts.fill import GROUP, NOTES, fill
+from ping_llm.contexts.fill import GROUP, NOTES, fill, groups_of
 from ping_llm.contexts.options import Parameters
 from ping_llm.contexts.plan import Unit
 from ping_llm.errors import PingError
@@ -18,6 +18,9 @@ from ping_llm.rows.index import RowIndex
 
 #: Measurements in memory at a time: 2^19 take 36 MB. A group's rows are read together even if they are more.
 READ_MEASUREMENTS = 1 << 19
+
+#: From so many bytes on, NumPy's memory is in huge pages.
+HUGE_PAGES = 1 << 22
 
 STOP, SKIP = "stop", "skip"
 
@@ -92,68 +95,47 @@ class UnitFiller:
     def fill(self, unit: Unit) -> FilledUnit:
         mine = self.sequences_of(unit)
         sequences = mine.ravel()
-        shape = (len(sequences), self.length)
-        targets, inputs, positions, segments = (np.empty(shape, np.int32) for _ in range(4))
-        notes = np.zeros((len(sequences), self.parameters.max_segments, NOTES), np.int32)
+        arrays, notes = _allocate(len(sequences), self.length, self.parameters.max_segments)
         bad: list[int] = []
         for begin, end in self._portions(unit, sequences):
-            portion = slice(begin, end)
-            self._fill(
-                unit,
-                sequences[portion],
-                (targets[portion], inputs[portion], positions[portion], segments[portion]),
-                notes[portion],
-                bad,
-            )
-        whole = (*mine.shape, self.length)
+            self._fill(unit, sequences[begin:end], arrays[:, begin:end], notes[begin:end], bad)
+        inputs, targets, positions, segments = arrays.reshape(4, *mine.shape, self.length)
         return FilledUnit(
             unit,
-            inputs.reshape(whole),
-            targets.reshape(whole),
-            positions.reshape(whole),
-            segments.reshape(whole),
+            inputs,
+            targets,
+            positions,
+            segments,
             notes.reshape(*mine.shape, -1, NOTES),
             tuple(sorted(set(bad))),
         )
 
     def _portions(self, unit: Unit, sequences: np.ndarray) -> list[tuple[int, int]]:
         """Cut the sequences between groups, so that no portion reads much more than READ_MEASUREMENTS."""
-        counts = np.concatenate([[0], np.cumsum(self.rows.index.counts[unit.row], dtype=np.int64)])
-        if len(sequences) == 0:
-            return []
-        if counts[-1] <= READ_MEASUREMENTS:
+        before = np.concatenate([[0], np.cumsum(self.rows.index.counts[unit.row], dtype=np.int64)])
+        if before[-1] <= READ_MEASUREMENTS or len(sequences) == 0:
             return [(0, len(sequences))]
-        groups = sequences // GROUP
-        edges = [*np.flatnonzero(np.diff(groups, prepend=-1)).tolist(), len(sequences)]
+        begins, ends, _ = groups_of(sequences, unit.first)
+        groups = [*np.flatnonzero(np.diff(sequences // GROUP, prepend=-1)).tolist(), len(sequences)]
         portions, begin, read = [], 0, 0
-        for edge, following in pairwise(edges):
-            of_group, to_group = _contexts_of_group(unit, groups[edge])
-            size = int(counts[to_group] - counts[of_group])
-            if edge > begin and read + size > READ_MEASUREMENTS:
-                portions.append((begin, edge))
-                begin, read = edge, 0
+        for group, following in pairwise(groups):
+            size = int(before[ends[group]] - before[begins[group]])
+            if group > begin and read + size > READ_MEASUREMENTS:
+                portions.append((begin, group))
+                begin, read = group, 0
             read += size
             if following == len(sequences):
                 portions.append((begin, following))
         return portions
 
     def _fill(
-        self,
-        unit: Unit,
-        sequences: np.ndarray,
-        arrays: tuple[np.ndarray, ...],
-        notes: np.ndarray,
-        bad: list[int],
+        self, unit: Unit, sequences: np.ndarray, arrays: np.ndarray, notes: np.ndarray, bad: list[int]
     ) -> None:
-        limits = np.array([_contexts_of_group(unit, group) for group in sequences // GROUP], np.int64)
-        group_begin, group_end = np.ascontiguousarray(limits[:, 0]), np.ascontiguousarray(limits[:, 1])
-        needed = np.zeros(len(unit.row), bool)
-        for begin, end in np.unique(limits, axis=0):
-            needed[begin:end] = True
+        group_begin, group_end, needed = groups_of(sequences, unit.first)
         context_row = np.full(len(unit.row), -1, np.int64)
         rows, context_row[needed] = np.unique(unit.row[needed], return_inverse=True)
         block = self._read(rows, bad)
-        targets, inputs, positions, segments = arrays
+        inputs, targets, positions, segments = arrays
         fill(
             targets,
             inputs,
@@ -216,9 +198,18 @@ class UnitFiller:
         return _join(blocks)
 
 
-def _contexts_of_group(unit: Unit, group: int) -> tuple[int, int]:
-    sequences = len(unit.first) - 1
-    return int(unit.first[group * GROUP]), int(unit.first[min((group + 1) * GROUP, sequences)])
+def _allocate(sequences: int, length: int, max_segments: int) -> tuple[np.ndarray, np.ndarray]:
+    """int32 [4, sequences, length] and [sequences, max_segments, NOTES], in one piece of memory.
+
+    NumPy asks for huge pages from 4 MiB on. Four arrays of 1 MiB cost 2.2 ms of page faults, a fifth of all
+    the time a unit takes; one of 4 MiB costs 0.1 ms.
+    """
+    tokens, notes = 4 * sequences * length, sequences * max_segments * NOTES
+    memory = np.empty(max(tokens + notes, HUGE_PAGES // 4), np.int32)
+    return (
+        memory[:tokens].reshape(4, sequences, length),
+        memory[tokens : tokens + notes].reshape(sequences, max_segments, NOTES),
+    )
 
 
 def _join(blocks: list[RowBlock]) -> RowBlock:

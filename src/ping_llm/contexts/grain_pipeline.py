@@ -1,0 +1,153 @@
+"""The same units through Grain's worker processes.
+
+An element is a whole unit, some hundred sequences: Grain's 50–200 µs an element do not matter then. Worker i
+of w plans every unit, which is cheap, and fills units i, i + w, …; Grain hands them on in turn, so their
+order is that of one process. The place of the stream is kept by `Batches`, not by Grain, whose own state
+knows the number of workers.
+
+Importing this module imports Grain, and with it JAX where that is installed.
+"""
+
+import os
+import threading
+import time
+from typing import Any
+
+import grain
+import numpy as np
+
+from ping_llm.contexts.plan import Place, Unit
+from ping_llm.contexts.stream import Stream
+from ping_llm.contexts.units import FilledUnit
+
+#: A worker whose parent is gone ends within so many seconds.
+PARENT_CHECK_S = 1.0
+
+
+class UnitDataset(grain.IterDataset):
+    """Filled units from a place in the order on; sliceable, so that workers share the filling."""
+
+    def __init__(self, stream: Stream, start: Place):
+        super().__init__()
+        self._stream, self._start = stream, start
+        self._slice = slice(0, None, 1)
+
+    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
+        del sequential_slice  # the units of a worker are never consecutive: the order would change
+        self._slice = sl
+
+    def __iter__(self) -> "UnitIterator":
+        return UnitIterator(self._stream, self._start, self._slice.start or 0, self._slice.step or 1)
+
+
+class UnitIterator(grain.DatasetIterator):
+    def __init__(self, stream: Stream, start: Place, offset: int, step: int):
+        super().__init__()
+        self._planner, self._filler = stream.planner(), stream.filler()
+        self._epochs = stream.epochs
+        self._place, self._offset, self._step = start, offset, step
+        self._planned = 0
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        while True:
+            unit = self._planner.plan(self._place, self._epochs)
+            if not len(unit.row):
+                raise StopIteration
+            self._place = unit.end
+            self._planned += 1
+            if (self._planned - 1) % self._step == self._offset:
+                return _element(self._filler.fill(unit))
+
+    def get_state(self) -> dict[str, Any]:
+        return {"epoch": self._place.epoch, "position": self._place.position, "planned": self._planned}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._place = Place(state["epoch"], state["position"])
+        self._planned = state["planned"]
+
+
+def iterate(
+    stream: Stream,
+    start: Place,
+    *,
+    workers: int,
+    buffer_size: int = 1,
+    debug: bool = False,
+    visualization_dir: str = "",
+) -> Any:
+    """A Grain iterator of elements for `unit_of`. Close it to end the workers."""
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()  # Grain reads its flags when it starts workers
+    grain.config.update("py_debug_mode", debug)
+    if visualization_dir:
+        grain.config.update("py_dataset_visualization_output_dir", visualization_dir)
+    dataset: grain.IterDataset = UnitDataset(stream, start)
+    if workers:
+        dataset = dataset.mp_prefetch(
+            grain.multiprocessing.MultiprocessingOptions(
+                num_workers=workers, per_worker_buffer_size=buffer_size
+            ),
+            worker_init_fn=_begin_worker,
+        )
+    return dataset.__iter__()
+
+
+def _begin_worker(index: int, count: int) -> None:
+    """Runs in each worker before anything else: no accelerator for it, and no life without its parent."""
+    del index, count
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    parent = os.getppid()
+
+    def watch() -> None:
+        # After kill -9 of the parent nobody tells a spawned worker; it would wait for its queue for ever.
+        while os.getppid() == parent:
+            time.sleep(PARENT_CHECK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="ping-llm-parent-watch").start()
+
+
+def _element(filled: FilledUnit) -> dict[str, np.ndarray]:
+    unit = filled.unit
+    return {
+        "inputs": filled.inputs,
+        "targets": filled.targets,
+        "positions": filled.positions,
+        "segments": filled.segments,
+        "notes": filled.notes,
+        "bad_rows": np.array(filled.bad_rows, np.int64),
+        "places": np.array(
+            [unit.start.epoch, unit.start.position, unit.end.epoch, unit.end.position, unit.used], np.int64
+        ),
+        "first": unit.first,
+        "row": unit.row,
+        "number": unit.number,
+        "key": unit.key,
+        "bound": unit.bound,
+    }
+
+
+def unit_of(element: dict[str, np.ndarray]) -> FilledUnit:
+    """What `_element` was made of."""
+    start_epoch, start_position, end_epoch, end_position, used = element["places"].tolist()
+    unit = Unit(
+        Place(start_epoch, start_position),
+        Place(end_epoch, end_position),
+        element["first"],
+        element["row"],
+        element["number"],
+        element["key"],
+        element["bound"],
+        used,
+    )
+    return FilledUnit(
+        unit,
+        element["inputs"],
+        element["targets"],
+        element["positions"],
+        element["segments"],
+        element["notes"],
+        tuple(element["bad_rows"].tolist()),
+    )
