@@ -70,7 +70,7 @@ def put_address(out, position, role_ipv4, role_ipv6, packed, known_bytes):
     out[position] = role
     position += 1
     for index in range(known_bytes if known_bytes else count):
-        out[position] = BYTE0 + packed[first + index]
+        out[position] = BYTE0 + int(packed[first + index])
         position += 1
     if known_bytes:
         out[position] = PREFIX_END

@@ -7,8 +7,8 @@
     Result      ::= RTT byte{k}  |  FAILED
     Size ::= SIZE byte{2}   Errors ::= ERRORS byte   MsmId ::= MSM_ID byte{8}
 
-It takes 10 to 20 µs a measurement, which is plenty for questions and for tests; contexts for training
-come from the compiled blocks of codec.py.
+It takes about 20 µs to encode a measurement and 80 to decode one: plenty for questions and tests. Contexts
+for training come from the compiled blocks of codec.py, a hundred times as fast.
 """
 
 import operator
