@@ -43,7 +43,7 @@ def test_bits_of_the_fields_sum_to_the_loss(undisturbed):
 def test_tensorboard_events_can_be_read_back(undisturbed):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(undisturbed / "tensorboard"))
+    events = EventAccumulator(str(undisturbed / "tensorboard" / undisturbed.name))
     events.Reload()
     shown = {event.step: event.value for event in events.Scalars("learning/loss")}
     assert shown == pytest.approx(losses(undisturbed), rel=1e-6)

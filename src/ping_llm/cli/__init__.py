@@ -28,7 +28,20 @@ app.add_typer(bench_app, name="bench")
 
 # In the order of the work: the help shows them so. Each module has register(app);
 # a bench_* module registers on bench_app.
-_ROOMS = ("doctor", "simulate", "ingest", "rows", "tokens", "train", "runs", "query", "demo")
+_ROOMS = (
+    "doctor",
+    "simulate",
+    "ingest",
+    "shard",
+    "rows",
+    "tokens",
+    "train",
+    "runs",
+    "query",
+    "evaluate",
+    "bench_train",
+    "demo",
+)
 
 
 def _print_version(wanted: bool) -> None:

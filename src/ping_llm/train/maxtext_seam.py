@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import omegaconf
 import pydantic
+import tensorboardX
 from flax import nnx
 from maxtext.common import checkpointing, metric_logger
 from maxtext.configs import pyconfig, types
@@ -279,6 +280,13 @@ class _Logger(metric_logger.MetricLogger):
         self, session: Session, saver: _Saver, config: Any, learning_rate_schedule: Any, start_step: int = 0
     ):
         super().__init__(config, learning_rate_schedule, start_step)
+        if start_step and config.enable_tensorboard and jax.process_index() == 0:
+            # So that TensorBoard forgets what was made after the checkpoint that we go on from.
+            folder = self.writer.logdir  # type: ignore[has-type]
+            self.writer.close()  # type: ignore[has-type]
+            self.writer = tensorboardX.SummaryWriter(
+                folder, purge_step=start_step, filename_suffix=".resumed"
+            )
         self._session, self._saver = session, saver
         saver.logger = self
 
@@ -390,6 +398,24 @@ def sizes(config: Any) -> dict[str, float]:
         "optimizer_bytes": _bytes(states),
         "flops_per_device_step": teraflops * 1e12,
     }
+
+
+def run_untouched(config: Any, on_step: Callable[[], None]) -> None:
+    """MaxText's own training with nothing of ours but a stop-watch, for comparison."""
+    original = metric_logger.MetricLogger
+
+    class Watched(original):  # type: ignore[misc,valid-type]
+        def write_metrics(self, metrics: Any, step: int, metric_type: str = "train") -> None:
+            super().write_metrics(metrics, step, metric_type)
+            on_step()
+
+    _quiet()
+    metric_logger.MetricLogger = Watched
+    try:
+        with _jax_as_maxtext_sets_it(config):
+            train.train_loop(config, None)
+    finally:
+        metric_logger.MetricLogger = original
 
 
 def _bytes(tree: Any) -> int:

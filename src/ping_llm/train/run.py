@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,18 @@ class Outcome:
     Attributes:
         state: `finished`, `stopped` (by a signal, and saved) or `already` (finished before).
         step: the last step that was made, counted from 0.
-        first_step_s: seconds from the call to the end of the first step.
-        imports_s: of which importing JAX and MaxText.
+        launch: seconds from the call to the end of the first step, by what they were spent on: imports,
+            config (with JAX's devices), model (and checkpoint manager), data, compile (and restoring),
+            first_step.
+        data_wait_s: seconds spent waiting for data.
     """
 
     run: Path
     state: str
     step: int
     loss: float | None = None
-    first_step_s: float | None = None
-    imports_s: float | None = None
+    launch: dict[str, float] = field(default_factory=dict)
+    data_wait_s: float = 0.0
 
 
 def train(
@@ -72,8 +74,9 @@ def train(
     from ping_llm.train.session import Session
     from ping_llm.train.stops import Stops
 
-    imports_s = time.monotonic() - started
+    marks = [("imports", time.monotonic())]
     full = seam.read_config(path, words, run)
+    marks.append(("config", time.monotonic()))
     check(full)
     with contextlib.ExitStack() as stack:
         if hosts.index == 0:
@@ -107,13 +110,21 @@ def train(
             raise
         state = folder.STOPPED if session.stopped else folder.FINISHED
         if hosts.index == 0:
-            if state == folder.FINISHED:
+            if state == folder.FINISHED and full.enable_checkpointing:
                 _export(run)
             folder.update(run, state=state, step=session.step, loss=session.loss)
-    first = session.first_step_at
     return Outcome(
-        run, state, session.step, session.loss, first - started if first is not None else None, imports_s
+        run, state, session.step, session.loss, _spent(started, marks + session.marks), session.data_wait_s
     )
+
+
+def _spent(started: float, marks: list[tuple[str, float]]) -> dict[str, float]:
+    """Seconds between marks, by the name of the later one."""
+    spent = {}
+    for name, at in marks:
+        spent[name] = round(at - started, 3)
+        started = at
+    return spent
 
 
 def _run(seam: Any, config: Any, session: Any) -> None:

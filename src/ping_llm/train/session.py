@@ -14,6 +14,8 @@ from ping_llm.train.feed import Feed, Source
 from ping_llm.train.records import LiveLine, Records
 from ping_llm.train.stops import Stops
 
+_LAUNCH_MARKS = 4  # model, data, compile, first_step
+
 
 class Session:
     """What the seam asks during a training (see maxtext_seam.Session).
@@ -37,7 +39,7 @@ class Session:
         self.step = self.next_step - 1
         self.loss: float | None = None
         self.stopped = False
-        self.first_step_at: float | None = None
+        self.marks: list[tuple[str, float]] = []
         self._feed: Feed | None = None
         self._eval_feed: Feed | None = None
         self._records: Records | None = None
@@ -47,7 +49,15 @@ class Session:
     def finished(self) -> bool:
         return self.next_step >= self._config.steps
 
+    @property
+    def data_wait_s(self) -> float:
+        return self._feed.waited if self._feed else 0.0
+
+    def _mark(self, name: str) -> None:
+        self.marks.append((name, time.monotonic()))
+
     def feeds(self, config: Any, for_train: Any, for_eval: Any) -> tuple[Feed, Feed | None]:
+        self._mark("model")
         rows = Path(config.network_train_files)
         epochs = config.network_epochs or None
         self._feed = Feed(self._open(rows, config.global_batch_size_to_load, epochs), for_train)
@@ -57,6 +67,7 @@ class Session:
             eval_rows = Path(config.network_eval_files)
             source = self._open(eval_rows, config.global_batch_size_to_load_eval, 1)
             self._eval_feed = Feed(source, for_eval, finite=True)
+        self._mark("data")
         return self._feed, self._eval_feed
 
     def _open(self, rows: Path, batch_size: int, epochs: int | None) -> Source:
@@ -77,6 +88,7 @@ class Session:
     def begin(self, step: int, parameters: int, writer: Any) -> None:
         if step != self.next_step:
             raise PingError(f"MaxText begins at step {step}, the newest checkpoint says {self.next_step}")
+        self._mark("compile")
         if self._first:
             folder.update(self._run, parameters=parameters)
             self._records = Records(self._run / "metrics.jsonl", step)
@@ -97,7 +109,7 @@ class Session:
         assert self._records is not None
         record: dict[str, Any] = {"kind": kind, "step": step, "loss": loss, "bits": bits}
         if kind == "train":
-            now, waited = time.time(), self._feed.waited if self._feed else 0.0
+            now, waited = time.time(), self.data_wait_s
             tokens = scalars["learning/total_weights"]
             record |= {
                 "learning_rate": scalars["learning/current_learning_rate"],
@@ -115,8 +127,8 @@ class Session:
         self._records.append(record)
 
     def must_stop(self, step: int) -> bool:
-        if self.first_step_at is None:
-            self.first_step_at = time.monotonic()
+        if len(self.marks) == _LAUNCH_MARKS - 1:
+            self._mark("first_step")
         if self._feed is not None and self._feed.taken != step + 1:
             raise PingError(f"step {step} was made with {self._feed.taken} batches of ours, not {step + 1}")
         self.stopped = self._stops.requested(step)

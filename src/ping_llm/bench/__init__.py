@@ -1,0 +1,1 @@
+"""Benchmarks: one file each, each comparing in one run."""
