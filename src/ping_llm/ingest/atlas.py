@@ -1,7 +1,7 @@
 """RIPE Atlas ping results, as every firmware from 0 to 5080 wrote them → columns.
 
-Python touches each result only to take its values out (2 µs, with orjson's parsing at 2.6 µs); everything
-else is done on whole columns. docs/ingest.md says what each field becomes.
+The plain ones, nearly all, take the quick way (quick.py); the others are parsed by orjson here, one Python
+object each. What a field means is decided once, on columns, for both. docs/ingest.md says what each becomes.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,25 @@ import numpy as np
 import orjson
 
 from ping_llm import addresses
-from ping_llm.ingest.columns import ACCEPTED, BAD, GIVEN, MISSING, NOT_PING, UNKNOWN, VERDICT, Columns
+from ping_llm.ingest.columns import ACCEPTED, BAD, GIVEN, MISSING, NOT_PING, UNKNOWN, VERDICT, Columns, merge
 from ping_llm.ingest.options import MAX_DEPTH, IngestOptions
-from ping_llm.ingest.packets import Packets, packet_rows, read_packets
+from ping_llm.ingest.packets import Packets, add_up, packet_rows, read_packets
+from ping_llm.ingest.quick import (
+    MSM_ID,
+    PROBE_ID,
+    RECEIVED,
+    SENT,
+    SIZE,
+    TIMESTAMP,
+    VERSION,
+    QuickResults,
+    read_quickly,
+)
+from ping_llm.ingest.records import Block
 from ping_llm.ingest.scan import depth
 from ping_llm.ingest.values import floats, integers, microseconds, packed_addresses
 from ping_llm.schema import NO_REPLY, Reject
 
-# In every result since firmware 4570 (2013): taken at once. A block with an older one takes them singly.
 _KEYS = (
     "type", "timestamp", "from", "src_addr", "dst_addr", "af",
     "result", "sent", "rcvd", "msm_id", "size", "prb_id",
@@ -29,6 +40,9 @@ _take = itemgetter(*_KEYS)
 
 #: A result that lists no packets but claims to have lost more than this is lying.
 _MAX_UNLISTED = 10_000
+
+#: Seconds beyond this are clipped to it; they are far outside the rules, and inside an int64 of microseconds.
+_MAX_SECONDS = 10**11
 
 
 @dataclass
@@ -45,38 +59,97 @@ class Summary:
     packets: Packets
 
 
-def read_block(records: Sequence[bytes], options: IngestOptions) -> Columns:
-    """Parse a block of JSON texts, one result each, into columns. Never raises for what is in them."""
+def read_block(block: Block, options: IngestOptions) -> Columns:
+    """Columns of a block of JSON texts, one result each. Never raises for what is in them."""
+    quick = read_quickly(block.array, block.starts, block.ends)
+    places = np.flatnonzero(quick.taken)
+    if len(places) == len(block):
+        return _quick_columns(quick, places, options)
+    others = np.flatnonzero(~quick.taken)
+    careful = read_carefully([block.text(index) for index in others.tolist()], options)
+    if not len(places):
+        return careful
+    return merge(len(block), [(places, _quick_columns(quick, places, options)), (others, careful)])
+
+
+def _quick_columns(quick: QuickResults, places: np.ndarray, options: IngestOptions) -> Columns:
+    packed, valid, empty = quick.addresses[places], quick.address_valid[places], quick.address_empty[places]
+    states = np.where(valid, GIVEN, np.where(empty, MISSING, BAD))
+    numbers = quick.integers[places]
+    # Results that were not taken have no packets: without them, the offsets of the others are the same.
+    offsets = np.append(quick.offsets[:-1][places], quick.offsets[-1])
+    packets = add_up(offsets, quick.kinds, quick.rtts, np.zeros(len(places), bool))
+    summary = _listed(packets, numbers[:, SENT], numbers[:, RECEIVED])
+    src, src_state = _sources(packed[:, 1], states[:, 1], packed[:, 0], states[:, 0], options.source)
+    seconds = np.clip(numbers[:, TIMESTAMP], -_MAX_SECONDS, _MAX_SECONDS)
+    return _columns(
+        np.full(len(places), ACCEPTED, np.uint8),
+        (seconds * 1_000_000, np.full(len(places), GIVEN)),
+        (src, src_state),
+        (packed[:, 2], states[:, 2]),
+        numbers[:, VERSION],
+        summary,
+        (numbers[:, MSM_ID], numbers[:, SIZE], numbers[:, PROBE_ID]),
+        np.zeros(len(places), bool),
+        options,
+    )
+
+
+def read_carefully(records: Sequence[bytes], options: IngestOptions) -> Columns:
+    """The same, for results of any shape, and for what is no result at all."""
     results, verdict = parse(records)
     kind, timestamp, origin, src_addr, dst_addr, af, lists, sent, rcvd, msm, sizes, probes = _fields(results)
     for index, value in enumerate(kind):
         if value != "ping" and value is not None and verdict[index] == ACCEPTED:
             # A type that is not even text is rubbish rather than another kind of result.
             verdict[index] = NOT_PING if type(value) is str else VERDICT[Reject.BAD_FIELD]
-    time_us, time_state = microseconds(timestamp)
-    src, src_state = _sources(results, src_addr, origin, options.source)
-    dst, dst_state = packed_addresses(_or_else(results, dst_addr, "addr"))
     version, version_bad = integers(af)
     version[version_bad] = 0
-    summary = summarize(results, lists, sent, rcvd)
     msm_id, msm_bad = integers(msm)
     size, size_bad = integers(sizes)
     probe_id, probe_bad = integers(probes)
-    errors = np.where((summary.sent >= 0) & (summary.received >= 0), summary.sent - summary.received, UNKNOWN)
-    more_received_than_sent = (summary.received > summary.sent) & (summary.sent >= 0)
+    own = packed_addresses(_or_else(results, src_addr, "srcaddr"))
+    return _columns(
+        verdict,
+        microseconds(timestamp),
+        _sources(*own, *packed_addresses(origin), options.source),
+        packed_addresses(_or_else(results, dst_addr, "addr")),
+        version,
+        summarize(results, lists, sent, rcvd),
+        (msm_id, size, probe_id),
+        msm_bad | size_bad | probe_bad,
+        options,
+    )
+
+
+def _columns(
+    verdict: np.ndarray,
+    time: tuple[np.ndarray, np.ndarray],
+    src: tuple[np.ndarray, np.ndarray],
+    dst: tuple[np.ndarray, np.ndarray],
+    version: np.ndarray,
+    summary: Summary,
+    identifiers: tuple[np.ndarray, np.ndarray, np.ndarray],
+    fields_bad: np.ndarray,
+    options: IngestOptions,
+) -> Columns:
+    known = (summary.sent >= 0) & (summary.received >= 0)
+    more_received_than_sent = known & (summary.received > summary.sent)
     columns = Columns(
-        verdict=verdict,
-        time_us=time_us, time_state=time_state,
-        src=src, src_state=src_state, dst=dst, dst_state=dst_state, ip_version=version,
-        rtt=summary.avg, rtt_state=summary.state,
-        msm_id=msm_id, size=size, packet_error_count=errors, probe_id=probe_id,
-        fields_bad=msm_bad | size_bad | probe_bad | summary.counts_bad | more_received_than_sent,
-    )  # fmt: skip
-    if options.rtt == "min":
-        columns.rtt = summary.min
-    elif options.rtt == "max":
-        columns.rtt = summary.max
-    elif options.rtt == "each":
+        verdict,
+        *time,
+        *src,
+        *dst,
+        version,
+        {"min": summary.min, "max": summary.max}.get(options.rtt, summary.avg),
+        summary.state,
+        msm_id=identifiers[0],
+        size=identifiers[1],
+        packet_error_count=np.where(known, summary.sent - summary.received, UNKNOWN),
+        probe_id=identifiers[2],
+        fields_bad=fields_bad | summary.counts_bad | more_received_than_sent,
+    )
+    if options.rtt == "each":
         _one_row_a_packet(columns, summary)
     return columns
 
@@ -84,23 +157,18 @@ def read_block(records: Sequence[bytes], options: IngestOptions) -> Columns:
 def parse(records: Sequence[bytes]) -> tuple[list[dict[str, Any]], np.ndarray]:
     """Objects, {} where a text is not one, and verdicts that say why."""
     verdict = np.full(len(records), ACCEPTED, np.uint8)
-    loads = orjson.loads
-    try:
-        results = [loads(record) for record in records]
-    except ValueError:
-        results = []
-        for index, record in enumerate(records):
-            try:
-                results.append(loads(record))
-            except ValueError:
-                results.append({})
-                too_deep = depth(record) > MAX_DEPTH
-                verdict[index] = VERDICT[Reject.TOO_DEEP if too_deep else Reject.UNPARSABLE]
-    if set(map(type, results)) - {dict}:
-        for index, result in enumerate(results):
-            if type(result) is not dict:
-                results[index] = {}
-                verdict[index] = VERDICT[Reject.NOT_AN_OBJECT]
+    results: list[dict[str, Any]] = []
+    for index, record in enumerate(records):
+        try:
+            result = orjson.loads(record)
+        except ValueError:
+            result = {}
+            too_deep = depth(record) > MAX_DEPTH
+            verdict[index] = VERDICT[Reject.TOO_DEEP if too_deep else Reject.UNPARSABLE]
+        if type(result) is not dict:
+            result = {}
+            verdict[index] = VERDICT[Reject.NOT_AN_OBJECT]
+        results.append(result)
     return results, verdict
 
 
@@ -113,58 +181,63 @@ def _fields(results: list[dict[str, Any]]) -> list[Sequence[Any]]:
 
 def _or_else(results: list[dict[str, Any]], values: Sequence[Any], other_key: str) -> Sequence[Any]:
     """Values, with other_key's where they are absent."""
-    if None not in values and "" not in values:
-        return values
-    return [value or result.get(other_key) for value, result in zip(values, results, strict=True)]
+    return [
+        result.get(other_key) if value is None or value == "" else value
+        for value, result in zip(values, results, strict=True)
+    ]
 
 
 def _sources(
-    results: list[dict[str, Any]], src_addr: Sequence[Any], origin: Sequence[Any], choice: str
+    own: np.ndarray, own_state: np.ndarray, seen: np.ndarray, seen_state: np.ndarray, choice: str
 ) -> tuple[np.ndarray, np.ndarray]:
+    """The source of each result: its own idea of its address if public, else what the Internet saw."""
     if choice == "from":
-        return packed_addresses(origin)
-    own, own_state = packed_addresses(_or_else(results, src_addr, "srcaddr"))
+        return seen, seen_state
     if choice == "src_addr":
         return own, own_state
-    seen, seen_state = packed_addresses(origin)
     public = (own_state == GIVEN) & addresses.is_public(own)
     return np.where(public[:, None], own, seen), np.where(public, GIVEN, seen_state)
 
 
 def summarize(
-    results: list[dict[str, Any]],
-    lists: Sequence[Any],
-    sents: Sequence[Any],
-    rcvds: Sequence[Any],
+    results: list[dict[str, Any]], lists: Sequence[Any], sents: Sequence[Any], rcvds: Sequence[Any]
 ) -> Summary:
     """Add up the packets of each result; where none are listed, believe the result's own avg, min and max."""
-    packets = read_packets(lists)
     sent, sent_bad = integers(sents)
     received, received_bad = integers(rcvds)
-    answered = packets.replies > 0
-    listed = answered | (packets.lost > 0)
-    sent = np.where((sent == UNKNOWN) & listed, packets.replies + packets.lost, sent)
+    summary = _listed(read_packets(lists), sent, received)
+    summary.counts_bad |= sent_bad | received_bad
+    packets = summary.packets
+    for index in np.flatnonzero((packets.replies == 0) & (packets.lost == 0)).tolist():
+        values, state = _stated(results[index], int(sent[index]), int(received[index]))
+        summary.avg[index], summary.min[index], summary.max[index] = values
+        if not packets.bad[index]:
+            summary.state[index] = state
+    return summary
+
+
+def _listed(packets: Packets, sent: np.ndarray, received: np.ndarray) -> Summary:
+    """What listed packets add up to, with `sent` and `received` as stated where they are."""
+    silent = packets.replies == 0
+    for column in (packets.mean, packets.least, packets.most):
+        column[silent] = NO_REPLY
+    counted = packets.replies + packets.lost
+    listed = counted > 0
+    sent = np.where((sent == UNKNOWN) & listed, counted, sent)
     received = np.where((received == UNKNOWN) & listed, packets.replies, received)
-    state = np.full(len(results), GIVEN)
-    columns = [packets.mean, packets.least, packets.most]
-    silent = ~answered
-    if silent.any():
-        for column in columns:
-            column[silent] = NO_REPLY
-        for index in np.flatnonzero(silent & (packets.lost == 0)):
-            values, state[index] = _stated(results[index], int(sent[index]), int(received[index]))
-            for column, value in zip(columns, values, strict=True):
-                column[index] = value
-    state[packets.bad] = BAD
-    counts_bad = sent_bad | received_bad | (sent < UNKNOWN) | (received < UNKNOWN)
-    return Summary(sent, received, packets.mean, packets.least, packets.most, state, counts_bad, packets)
+    return Summary(
+        sent, received, packets.mean, packets.least, packets.most,
+        state=np.where(packets.bad, BAD, GIVEN),
+        counts_bad=(sent < UNKNOWN) | (received < UNKNOWN),
+        packets=packets,
+    )  # fmt: skip
 
 
 def _stated(result: dict[str, Any], sent: int, received: int) -> tuple[list[float], np.uint8]:
     """avg, min and max that a result without listed packets states of itself."""
     nothing = [NO_REPLY] * 3
     if received == 0 or result.get("result"):
-        # Only errors are listed, or no reply came: a loss if anything was sent at all.
+        # No reply came, or only errors are listed: a loss if anything was sent at all.
         return nothing, GIVEN if sent > 0 else MISSING
     numbers, states = floats([result.get("avg"), result.get("min"), result.get("max")])
     if states[0] != GIVEN:

@@ -3,7 +3,8 @@
 Whatever the input format, its reader fills `Columns`; `judge` gives every record a verdict.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -27,6 +28,8 @@ VERDICT = {reason: code for code, reason in enumerate(REASONS, 1)}
 
 #: How a value reads: as what it should be, as absent, or as something else.
 GIVEN, MISSING, BAD = np.uint8(0), np.uint8(1), np.uint8(2)
+
+_RAGGED = ("packets", "packet_offsets")
 
 #: Unknown msm_id, size, packet_error_count or probe_id.
 UNKNOWN = -1
@@ -61,6 +64,32 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.verdict)
+
+
+def merge(count: int, parts: Sequence[tuple[np.ndarray, Columns]]) -> Columns:
+    """One block of `count` records from several, each with the places its records go to."""
+    merged: dict[str, np.ndarray] = {}
+    for field in fields(Columns)[: -len(_RAGGED)]:
+        first = getattr(parts[0][1], field.name)
+        merged[field.name] = np.empty((count, *first.shape[1:]), first.dtype)
+        for places, columns in parts:
+            merged[field.name][places] = getattr(columns, field.name)
+    if parts[0][1].packets is None:
+        return Columns(**merged)
+    counts = np.zeros(count, np.int64)
+    for places, columns in parts:
+        assert columns.packet_offsets is not None
+        counts[places] = np.diff(columns.packet_offsets)
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    packets = np.empty(offsets[-1])
+    for places, columns in parts:
+        assert columns.packets is not None
+        assert columns.packet_offsets is not None
+        # Packet k of a record lies k after the record's start, in the part as in the whole.
+        starts = np.repeat(offsets[places] - columns.packet_offsets[:-1], counts[places])
+        packets[starts + np.arange(len(columns.packets))] = columns.packets
+    return Columns(**merged, packets=packets, packet_offsets=offsets)
 
 
 def judge(columns: Columns) -> np.ndarray:

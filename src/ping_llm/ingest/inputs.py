@@ -40,9 +40,11 @@ def find_files(inputs: Sequence[str], out: Path | None = None) -> list[str]:
 def _files_below(folder: Path, out: Path | None) -> list[str]:
     """All files but hidden ones (.name, _name), and but the output's own when it lies inside."""
     files = []
+    ingested = (folder / "ingest.json").exists()  # our own output: only its days are measurements
     for path in folder.rglob("*"):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith((".", "_")) for part in parts)
+        hidden |= ingested and not parts[0].startswith("date=")
         own = out is not None and path.resolve().is_relative_to(out.resolve())
         if path.is_file() and not hidden and not own:
             files.append(str(path))

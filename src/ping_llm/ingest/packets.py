@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from ping_llm.compiled import kernel
 from ping_llm.ingest.values import floats
 from ping_llm.schema import MAX_RTT_MS, NO_REPLY
 
@@ -49,11 +49,15 @@ def read_packets(lists: Sequence[Any]) -> Packets:
         for index in not_objects:
             packets[index] = {}
     rtts, states = floats([packet.get("rtt") for packet in packets])
-    # Nine in ten packets are {"rtt": …} alone; only the others are looked at one by one.
     for index, packet in enumerate(packets):
         if len(packet) != 1 or "rtt" not in packet:
             kinds[index] = _kind(packet)
     kinds[(kinds == REPLY) & (states != 0)] = RUBBISH
+    return add_up(offsets, kinds, rtts, bad)
+
+
+def add_up(offsets: np.ndarray, kinds: np.ndarray, rtts: np.ndarray, bad: np.ndarray) -> Packets:
+    """Add up packets, result by result; `bad` gets those with impossible ones."""
     replies, lost, mean, least, most = _add_up(offsets, kinds, rtts, MAX_RTT_MS, bad)
     return Packets(offsets, kinds, rtts, replies, lost, mean, least, most, bad)
 
@@ -70,7 +74,7 @@ def _kind(packet: dict[str, Any]) -> int:
     return RUBBISH
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_up(offsets, kinds, rtts, max_rtt, bad):
     count = len(offsets) - 1
     replies = np.zeros(count, np.int64)

@@ -21,27 +21,54 @@ class Oversize:
 
 @dataclass
 class Block:
-    """Consecutive records of a stream.
+    """Consecutive records of a stream: record i is data[starts[i]:ends[i]].
 
     Attributes:
       numbers: of each record in its stream, from 1: the line, or the place in the array.
       unfinished: the stream ends right after the last record, with nothing that closes it.
     """
 
-    records: list[bytes]
+    data: bytes
+    starts: np.ndarray
+    ends: np.ndarray
     numbers: np.ndarray
     oversize: list[Oversize] = field(default_factory=list)
     unfinished: bool = False
 
+    def __len__(self) -> int:
+        return len(self.starts)
 
-def lines(chunks: Chunks, first_number: int = 1) -> Iterator[Block]:
+    @property
+    def array(self) -> np.ndarray:
+        return np.frombuffer(self.data, np.uint8)
+
+    def text(self, index: int) -> bytes:
+        return self.data[self.starts[index] : self.ends[index]]
+
+    def without_first(self) -> "Block":
+        return Block(
+            self.data, self.starts[1:], self.ends[1:], self.numbers[1:], self.oversize, self.unfinished
+        )
+
+
+def _only(oversize: Oversize) -> Block:
+    none = np.zeros(0, np.int64)
+    return Block(b"", none, none, none, [oversize], unfinished=True)
+
+
+def whole_block(data: bytes, number: int = 1) -> Block:
+    """A block of one record that nothing closes."""
+    return Block(data, np.array([0]), np.array([len(data)]), np.array([number]), unfinished=True)
+
+
+def lines(chunks: Chunks) -> Iterator[Block]:
     """Blocks of non-blank lines, without their ends."""
-    number = first_number
+    number = 1
     carry = b""
     skipped: Oversize | None = None
     for chunk in chunks:
-        cut = chunk.rfind(b"\n")
-        if cut < 0:
+        cut = chunk.rfind(b"\n") + 1
+        if not cut:
             if skipped:
                 skipped.length += len(chunk)
             else:
@@ -50,36 +77,33 @@ def lines(chunks: Chunks, first_number: int = 1) -> Iterator[Block]:
                     skipped = Oversize(number, carry[:RAW_BYTES], len(carry))
                     carry = b""
             continue
-        oversize = []
-        body, rest = chunk[:cut], chunk[cut + 1 :]
+        data, carry = carry + chunk[:cut], chunk[cut:]
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        numbers = np.arange(number, number + len(starts))
+        number += len(starts)
+        if not skipped and ends[0] > MAX_RECORD_BYTES:
+            skipped = Oversize(number - len(starts), data[:RAW_BYTES], 0)
         if skipped:
-            end, separator, body = body.partition(b"\n")
-            skipped.length += len(end)
-            oversize.append(skipped)
+            skipped.length += int(ends[0])
+            yield _without_blanks(data, starts[1:], ends[1:], numbers[1:], [skipped])
             skipped = None
-            number += 1
-            records = body.split(b"\n") if separator else []
         else:
-            records = (carry + body).split(b"\n")
-            if len(records[0]) > MAX_RECORD_BYTES:
-                oversize.append(Oversize(number, records[0][:RAW_BYTES], len(records[0])))
-                del records[0]
-                number += 1
-        carry = rest
-        yield _without_blanks(records, number, oversize)
-        number += len(records)
+            yield _without_blanks(data, starts, ends, numbers, [])
     if skipped:
-        yield Block([], np.zeros(0, np.int64), [skipped], unfinished=True)
+        yield _only(skipped)
     elif carry.strip():
-        yield Block([carry], np.array([number]), unfinished=True)
+        yield whole_block(carry, number)
 
 
-def _without_blanks(records: list[bytes], number: int, oversize: list[Oversize]) -> Block:
-    numbers = np.arange(number, number + len(records))
-    if records and min(map(len, records)) <= 2:
-        kept = [index for index, record in enumerate(records) if record.strip()]
-        records, numbers = [records[index] for index in kept], numbers[kept]
-    return Block(records, numbers, oversize)
+def _without_blanks(
+    data: bytes, starts: np.ndarray, ends: np.ndarray, numbers: np.ndarray, oversize: list[Oversize]
+) -> Block:
+    short = np.flatnonzero(ends - starts <= 2).tolist()
+    blank = [index for index in short if not data[starts[index] : ends[index]].strip()]
+    if blank:
+        starts, ends, numbers = (np.delete(column, blank) for column in (starts, ends, numbers))
+    return Block(data, starts, ends, numbers, oversize)
 
 
 def values(chunks: Chunks) -> Iterator[Block]:
@@ -94,24 +118,30 @@ def values(chunks: Chunks) -> Iterator[Block]:
         room = len(chunk) + 1
         starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
         found = int(scan.split_values(array, len(carry), state, starts, ends))
-        oversize = []
-        if skipped and found:
+        starts, ends = starts[:found].copy(), ends[:found].copy()
+        numbers = np.arange(number, number + found)
+        number += found
+        if found and not skipped and ends[0] - starts[0] > MAX_RECORD_BYTES:
+            # starts[0] is 0 only after a carry: the length is then added up below.
+            head = data[starts[0] : starts[0] + RAW_BYTES]
+            skipped = Oversize(int(numbers[0]), head, len(carry) - int(starts[0]))
+        if found and skipped:
             skipped.length += int(ends[0]) - len(carry)
-            oversize.append(skipped)
+            yield Block(data, starts[1:], ends[1:], numbers[1:], [skipped])
             skipped = None
-            number += 1
-            starts, ends, found = starts[1:], ends[1:], found - 1
-        pairs = zip(starts[:found].tolist(), ends[:found].tolist(), strict=True)
-        records = [data[start:end] for start, end in pairs]
-        if records and len(records[0]) > MAX_RECORD_BYTES:
-            oversize.append(Oversize(number, records[0][:RAW_BYTES], len(records[0])))
-            del records[0]
-            number += 1
-        if records or oversize:
-            yield Block(records, np.arange(number, number + len(records)), oversize)
-            number += len(records)
+        elif found:
+            yield Block(data, starts, ends, numbers)
         carry, skipped = _keep_open_record(data, len(chunk), state, number, skipped)
-    yield from _last_value(chunks, carry, state, number, skipped)
+    if skipped:
+        yield _only(skipped)
+    elif state[scan.START] >= 0 and carry:
+        yield whole_block(carry, number)
+    elif state[scan.IN_ARRAY] and not chunks.broken:
+        chunks.trouble.add(
+            f"{chunks.name}: the JSON array has no end, at byte {chunks.offset:,} of the content; "
+            "what was whole before it is kept"
+        )
+        chunks.broken = True
 
 
 def _keep_open_record(
@@ -123,25 +153,8 @@ def _keep_open_record(
         skipped.length += new
     elif start >= 0 and len(data) - start > MAX_RECORD_BYTES:
         skipped = Oversize(number, data[start : start + RAW_BYTES], len(data) - start)
-    if skipped:
+    if start >= 0:
         state[scan.START] = 0
-        return data[-2:], skipped
-    if start < 0:
-        return b"", None
-    state[scan.START] = 0
-    return data[start:], None
-
-
-def _last_value(
-    chunks: Chunks, carry: bytes, state: np.ndarray, number: int, skipped: Oversize | None
-) -> Iterator[Block]:
     if skipped:
-        yield Block([], np.zeros(0, np.int64), [skipped], unfinished=True)
-    elif state[scan.START] >= 0 and carry:
-        yield Block([carry], np.array([number]), unfinished=True)
-    elif state[scan.IN_ARRAY] and not chunks.broken:
-        chunks.trouble.add(
-            f"{chunks.name}: the JSON array has no end, at byte {chunks.offset:,} of the content; "
-            "what was whole before it is kept"
-        )
-        chunks.broken = True
+        return data[-2:], skipped
+    return (data[start:] if start >= 0 else b""), None

@@ -5,10 +5,11 @@ Characters are their ASCII codes: 34 is a quote, 44 a comma, 91 and 93 are brack
 """
 
 import numpy as np
-from numba import njit
+
+from ping_llm.compiled import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _depth(data):
     level = 0
     deepest = 0
@@ -53,7 +54,7 @@ def new_state() -> np.ndarray:
     return state
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def split_values(data, begin, state, starts, ends):
     """Find the records in data[begin:]: the elements of top-level arrays, and other top-level values.
 

@@ -55,8 +55,8 @@ class RawFile:
 class Chunks:
     """An iterator of non-empty byte chunks that can be looked into before it is consumed."""
 
-    def __init__(self, source: Iterator[bytes], name: str, trouble: Trouble):
-        self._source, self.name, self.trouble = source, name, trouble
+    def __init__(self, source: Iterator[bytes], name: str, trouble: Trouble, is_file: bool = False):
+        self._source, self.name, self.trouble, self.is_file = source, name, trouble, is_file
         self._ahead: list[bytes] = []
         self._ended = False
         #: True when the bytes stop before their end.
@@ -75,7 +75,7 @@ class Chunks:
     def _next(self) -> bytes:
         while not self._ended:
             try:
-                chunk = next(self._source, b"")
+                chunk = next(self._source, None)
             except Broken as problem:
                 self._stop(str(problem))
             except OSError as error:
@@ -83,7 +83,8 @@ class Chunks:
             else:
                 if chunk:
                     return chunk
-                self._ended = True
+                # A decompressor may take in bytes and give none out yet: that is not the end.
+                self._ended = chunk is None
         return b""
 
     def _stop(self, why: str) -> None:

@@ -53,7 +53,7 @@ class FileTask:
 
     def run(self, report: Callable[[Reports], None]) -> None:
         writer = PartWriter(Path(self.folder), self.number)
-        file = InputFile(self.path, self.options)
+        file = InputFile(self.path, self.options, spool=Path(self.folder).parent)
         reported_results = reported_rejects = 0
         reported = time.monotonic()
         collecting = gc.isenabled()
