@@ -1,7 +1,7 @@
 import pytest
 
 from ping_llm.model.config import ModelConfig
-from ping_llm.model.engine import Engine
+from ping_llm.model.engine import Engine, keep_compiled
 from ping_llm.model.random import random_tensors
 from ping_llm.query.model import Model
 from ping_llm.tokens.rtt import rtt_encoding
@@ -11,6 +11,7 @@ CONFIG = ModelConfig(layers=2, width=32, heads=2, kv_heads=1, head_dim=16, mlp_w
 
 @pytest.fixture(scope="session")
 def engine() -> Engine:
+    keep_compiled()
     # A scale of 3 makes the model prefer some tokens a thousand times over others, as a trained one does.
     return Engine(CONFIG, random_tensors(CONFIG, seed=5, scale=3.0))
 

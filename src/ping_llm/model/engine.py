@@ -5,14 +5,16 @@ Three ways in, each compiled once a shape (sequences are padded to a few lengths
   prefill + branch    one context, many short continuations of it: exact distributions
   prefill + step      one token at a time: sampling
 
-A branch attends to the one shared prefix and to its own few tokens, so 256 continuations of a context of 400
-tokens cost 256 tokens of compute and no copy of the cache. Layers are unrolled: at the sizes of this project
-that is faster than a scan, and compiles in about a second.
+A branch attends to the one shared prefix and to its own few tokens, so 256 continuations of a context of
+400 tokens cost 256 tokens of compute and no copy of the cache. Layers are scanned: compiling, which is what
+a first question waits for, takes the time of one layer.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,8 +30,9 @@ Params = dict[str, Any]
 #: The first input of a segment: nothing has been said yet.
 START = 0
 
-#: Sequences are padded to the next of these (then to multiples of 512), batches to powers of two.
-LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
+#: Sequences are padded to the next of these (then to multiples of 512), batches to 1, 4, 16, 64 … rows: a new
+#: shape costs a second and a half of compiling, padding a few milliseconds.
+LENGTHS = (64, 128, 192, 256, 384, 512)
 
 _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
@@ -39,13 +42,13 @@ class Prefix:
     """Contexts that have been read: their cache, and what comes next.
 
     Attributes:
-      keys, values: [layers][rows, length, kv_heads, head_dim].
+      keys, values: [layers, rows, length, kv_heads, head_dim].
       lengths: inputs of each row, the leading PAD included; int32 [rows].
       tail: float32 [rows, n, vocabulary], log-probabilities after each of the last n inputs.
     """
 
-    keys: list[jax.Array]
-    values: list[jax.Array]
+    keys: jax.Array
+    values: jax.Array
     lengths: np.ndarray
     tail: np.ndarray
 
@@ -55,12 +58,15 @@ class Prefix:
     def row(self, row: int) -> "Prefix":
         """One row by itself."""
         one = slice(row, row + 1)
-        return Prefix(
-            [keys[one] for keys in self.keys],
-            [values[one] for values in self.values],
-            self.lengths[one],
-            self.tail[one],
-        )
+        return Prefix(self.keys[:, one], self.values[:, one], self.lengths[one], self.tail[one])
+
+
+def keep_compiled() -> None:
+    """Keep compiled functions between processes, unless JAX was told where: a second start takes a fifth."""
+    if jax.config.jax_compilation_cache_dir is None:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        jax.config.update("jax_compilation_cache_dir", str(Path(cache) / "ping-llm" / "jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 class Engine:
@@ -102,7 +108,7 @@ class Engine:
             )
         if lengths.min() < tail:
             raise ValueError(f"tail {tail} is longer than the shortest sequence")
-        rows = _next_power(len(sequences))
+        rows = _padded_rows(len(sequences))
         inputs = np.full((rows, padded_length(longest)), START, np.int32)
         for row, sequence in enumerate(sequences):
             inputs[row, 1 : len(sequence) + 1] = sequence
@@ -122,7 +128,7 @@ class Engine:
           float32 [rows, ways, depth, vocabulary]: log-probabilities of what follows each suffix token.
         """
         rows, ways, depth = suffixes.shape
-        padded = np.zeros((prefix.keys[0].shape[0], _padded_ways(ways), depth), np.int32)
+        padded = np.zeros((prefix.keys.shape[1], _padded_ways(ways), depth), np.int32)
         padded[:rows, :ways] = suffixes
         lengths = np.ones(padded.shape[0], np.int32)
         lengths[:rows] = prefix.lengths
@@ -143,13 +149,13 @@ class Decoder:
         self._config, self._params = config, params
         self._rows = copies
         length = padded_length(int(prefix.lengths[0]) + room)
-        self._keys, self._values = _widen(prefix.keys, prefix.values, _next_power(copies), length)
+        self._keys, self._values = _widen(prefix.keys, prefix.values, _padded_rows(copies), length)
         self._position = int(prefix.lengths[0])
         self.log_probabilities = np.repeat(prefix.tail[:, -1], copies, axis=0)
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
         """Append one token a row; return the log-probabilities of the next, float32 [copies, vocabulary]."""
-        padded = np.zeros(self._keys[0].shape[0], np.int32)
+        padded = np.zeros(self._keys.shape[1], np.int32)
         padded[: self._rows] = tokens
         self._keys, self._values, out = _step(
             self._config, self._params, self._keys, self._values, np.int32(self._position), padded
@@ -165,6 +171,10 @@ def padded_length(length: int) -> int:
         if length <= allowed:
             return allowed
     return -(-length // 512) * 512
+
+
+def _padded_rows(rows: int) -> int:
+    return 4 ** -(-(max(rows, 1) - 1).bit_length() // 2)
 
 
 def _padded_ways(ways: int) -> int:
@@ -196,7 +206,7 @@ def _prepare(config: ModelConfig, tensors: Tensors) -> Params:
         ]
         return {
             "embedding": jnp.asarray(tensors["model.embed_tokens.weight"], jnp.float32),
-            "layers": layers,
+            "layers": jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers),
             "norm": jnp.asarray(tensors["model.norm.weight"], jnp.float32),
             "head": matrix("lm_head"),
         }
@@ -209,7 +219,7 @@ def _norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
 
 
 def _rotate(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
-    """Rotary positions over the halves of each head. x: [..., length, heads, dim]; positions: [..., length]."""
+    """Rotary positions over the halves of each head. x: [..., length, heads, dim], positions [..., length]."""
     half = x.shape[-1] // 2
     frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = positions[..., None, None].astype(jnp.float32) * frequencies
@@ -255,10 +265,12 @@ def _packed(config: ModelConfig, params: Params, inputs, positions, segmentation
     causal = jnp.tril(jnp.ones((length, length), bool))
     # A padded position attends to the other padding, so that no row of the softmax is empty.
     mask = causal & (segmentation[:, :, None] == segmentation[:, None, :])
-    x = params["embedding"][inputs]
-    for layer in params["layers"]:
+
+    def one(x, layer):
         query, key, value = _project(config, layer, x, positions)
-        x = _finish(config, layer, x, _attend(query, key, value, mask))
+        return _finish(config, layer, x, _attend(query, key, value, mask)), None
+
+    x, _ = jax.lax.scan(one, params["embedding"][inputs], params["layers"])
     return _head(config, params, x)
 
 
@@ -280,13 +292,12 @@ def _prefill(config, params, inputs, lengths, tail):
     positions = jnp.arange(length)[None]
     # Padding stands at the end, where no real position can see it: the causal mask is enough.
     mask = jnp.tril(jnp.ones((1, length, length), bool))
-    x = params["embedding"][inputs]
-    keys, values = [], []
-    for layer in params["layers"]:
+
+    def one(x, layer):
         query, key, value = _project(config, layer, x, positions)
-        keys.append(key)
-        values.append(value)
-        x = _finish(config, layer, x, _attend(query, key, value, mask))
+        return _finish(config, layer, x, _attend(query, key, value, mask)), (key, value)
+
+    x, (keys, values) = jax.lax.scan(one, params["embedding"][inputs], params["layers"])
     last = lengths[:, None] - tail + jnp.arange(tail)
     x = jnp.take_along_axis(x, last[..., None], axis=1)
     return keys, values, jax.nn.log_softmax(_head(config, params, x), axis=-1)
@@ -297,10 +308,11 @@ def _branch(config, params, keys, values, lengths, suffixes):
     rows, ways, depth = suffixes.shape
     kv, dim = config.kv_heads, config.head_dim
     positions = lengths[:, None, None] + jnp.arange(depth)
-    seen = jnp.arange(keys[0].shape[1]) < lengths[:, None]
+    seen = jnp.arange(keys.shape[2]) < lengths[:, None]
     causal = jnp.tril(jnp.ones((depth, depth), bool))
-    x = params["embedding"][suffixes]
-    for layer, prefix_key, prefix_value in zip(params["layers"], keys, values, strict=True):
+
+    def one(x, at):
+        layer, prefix_key, prefix_value = at
         query, key, value = _project(config, layer, x, positions)
         flat = query.reshape(rows, ways * depth, kv, -1, dim)
         shared = _einsum("bqhgd,bkhd->bhgqk", flat, prefix_key)
@@ -311,28 +323,32 @@ def _branch(config, params, keys, values, lengths, suffixes):
         attended = _einsum("bhgqk,bkhd->bqhgd", weights[..., :-depth], prefix_value)
         own_weights = weights[..., -depth:].reshape(rows, kv, -1, ways, depth, depth)
         attended = attended.reshape(query.shape) + _einsum("bhgwqk,bwkhd->bwqhgd", own_weights, value)
-        x = _finish(config, layer, x, attended)
+        return _finish(config, layer, x, attended), None
+
+    x, _ = jax.lax.scan(one, params["embedding"][suffixes], (params["layers"], keys, values))
     return jax.nn.log_softmax(_head(config, params, x), axis=-1)
 
 
 @partial(jax.jit, static_argnums=(2, 3))
 def _widen(keys, values, copies, length):
     def widen(array):
-        array = jnp.broadcast_to(array[:1, :length], (copies, *array[:1, :length].shape[1:]))
-        return jnp.pad(array, ((0, 0), (0, length - array.shape[1]), (0, 0), (0, 0)))
+        array = jnp.repeat(array[:, :1, :length], copies, axis=1)
+        return jnp.pad(array, ((0, 0), (0, 0), (0, length - array.shape[2]), (0, 0), (0, 0)))
 
-    return [widen(key) for key in keys], [widen(value) for value in values]
+    return widen(keys), widen(values)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
 def _step(config, params, keys, values, position, tokens):
-    seen = (jnp.arange(keys[0].shape[1]) <= position)[None, None]
+    seen = (jnp.arange(keys.shape[2]) <= position)[None, None]
     positions = jnp.full((tokens.shape[0], 1), position)
     x = params["embedding"][tokens][:, None]
-    new_keys, new_values = [], []
-    for layer, cached_key, cached_value in zip(params["layers"], keys, values, strict=True):
+    # Unrolled: a scan would copy the whole cache at every step instead of writing one position of it.
+    for index in range(config.layers):
+        layer = jax.tree.map(lambda array, index=index: array[index], params["layers"])
         query, key, value = _project(config, layer, x, positions)
-        new_keys.append(jax.lax.dynamic_update_slice_in_dim(cached_key, key, position, axis=1))
-        new_values.append(jax.lax.dynamic_update_slice_in_dim(cached_value, value, position, axis=1))
-        x = _finish(config, layer, x, _attend(query, new_keys[-1], new_values[-1], seen))
-    return new_keys, new_values, jax.nn.log_softmax(_head(config, params, x[:, 0]), axis=-1)
+        start = (index, 0, position, 0, 0)
+        keys = jax.lax.dynamic_update_slice(keys, key[None], start)
+        values = jax.lax.dynamic_update_slice(values, value[None], start)
+        x = _finish(config, layer, x, _attend(query, keys[index], values[index], seen))
+    return keys, values, jax.nn.log_softmax(_head(config, params, x[:, 0]), axis=-1)

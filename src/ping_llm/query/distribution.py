@@ -69,6 +69,17 @@ class RttDistribution:
     def mean(self) -> float:
         return float(self.mass @ (self.edges[:-1] + self.edges[1:]) / 2)
 
+    def central_mean(self, left_out: float = 0.01) -> float:
+        """The mean without the lowest and the highest half of `left_out`.
+
+        RTTs of up to an hour are possible, so a little doubt far out moves the mean by hundreds of ms.
+        """
+        low, high = left_out / 2, 1 - left_out / 2
+        inner = (self.cumulative > low) & (self.cumulative < high)
+        levels = np.concatenate([[low], self.cumulative[inner], [high]])
+        # The quantile function is linear between these levels.
+        return float(np.trapezoid(self.quantile(levels), levels) / (high - low))
+
     @property
     def median(self) -> float:
         return float(self.quantile(0.5))

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from ping_llm import addresses
 from ping_llm.errors import PingError, UsageError
+from ping_llm.query.context import Question
 from ping_llm.schema import END_TIME_US, NO_REPLY
 
 _FORMATS = ".parquet, .csv, .jsonl or .ndjson"
@@ -38,15 +39,17 @@ def read_table(path: Path) -> pa.Table:
 def read_batches(path: Path, rows: int = 65_536) -> Iterator[pa.RecordBatch]:
     """Stream a Parquet, CSV or JSON-lines file (or a folder of Parquet files)."""
 
+    from pyarrow import csv, dataset, json
+
     if not path.exists():
         raise UsageError(f"{path} does not exist")
     try:
         if path.suffix == ".csv":
-            yield from pa.csv.open_csv(path)
+            yield from csv.open_csv(path)
         elif path.suffix in (".jsonl", ".ndjson"):
-            yield from pa.json.read_json(path).to_batches(max_chunksize=rows)
+            yield from json.read_json(path).to_batches(max_chunksize=rows)
         elif path.suffix == ".parquet" or path.is_dir():
-            yield from pa.dataset.dataset(path, format="parquet").to_batches(batch_size=rows)
+            yield from dataset.dataset(path, format="parquet").to_batches(batch_size=rows)
         else:
             raise UsageError(f"{path}: a table ends in {_FORMATS}")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -127,3 +130,25 @@ def _microseconds(array: pa.Array, origin: Path) -> np.ndarray:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise PingError(f"{origin}: event_time cannot be read: {error}") from None
     return np.floor(seconds * 1e6 + 0.5).astype(np.int64)
+
+
+def read_questions(path: Path) -> list[Question]:
+    """A table of src_addr, dst_addr (addresses or prefixes) and, if known, event_time."""
+    content = read_table(path)
+    for name in ("src_addr", "dst_addr"):
+        if name not in content.schema.names:
+            raise PingError(
+                f"{path} has no column {name}: it has {', '.join(content.schema.names) or 'none'}"
+            )
+    times = np.full(content.num_rows, -1, np.int64)
+    if "event_time" in content.schema.names:
+        times = _microseconds(_array(content, "event_time"), path)
+    questions = []
+    for row, (src, dst, time) in enumerate(
+        zip(content["src_addr"].to_pylist(), content["dst_addr"].to_pylist(), times.tolist(), strict=True)
+    ):
+        try:
+            questions.append(Question.of(str(src), str(dst), None if time == -1 else time / 1e6))
+        except UsageError as error:
+            raise PingError(f"{path}, row {row}: {error}") from None
+    return questions

@@ -1,14 +1,20 @@
 """Answers for the eye: numbers, a small histogram of text, a picture."""
 
 import itertools
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ping_llm.query.address_tree import Completions
+from ping_llm.query.complete import Inverse
 from ping_llm.query.distribution import RttDistribution
 from ping_llm.query.model import RttAnswer
+from ping_llm.schema import NO_REPLY
+from ping_llm.tables import table
+from ping_llm.tokens.statement import Statement
 
 LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _BARS = 14
@@ -25,6 +31,7 @@ def rtt_values(answer: RttAnswer, below: float | None = None) -> dict[str, Any]:
         "at": None if question.seconds is None else _time(question.seconds),
         "failure": distribution.failure,
         "mean_ms": distribution.mean,
+        "central_mean_ms": distribution.central_mean(),
         "quantiles_ms": {f"{level:g}": float(distribution.quantile(level)) for level in LEVELS},
         "context": {"given": answer.context_given, "used": answer.context_used},
         "notes": list(answer.notes),
@@ -47,7 +54,8 @@ def rtt_text(answer: RttAnswer, below: float | None = None) -> str:
     cells = [f"{100 * level:g} %: {_ms(value)}" for level, value in zip(LEVELS, quantiles, strict=True)]
     lines.append("a reply takes less than")
     lines.append("  " + " · ".join(cells))
-    lines.append(f"mean {_ms(distribution.mean)}")
+    central = distribution.central_mean()
+    lines.append(f"mean {_ms(distribution.mean)}, of the central 99 % {_ms(central)}")
     if below is not None:
         lines.append(f"P(rtt < {below:g} ms) = {_percent(float(distribution.cdf(below)))}")
     return "\n".join([*lines, "", histogram(distribution)])
@@ -68,11 +76,7 @@ def histogram(distribution: RttDistribution) -> str:
 
 def rtt_picture(answer: RttAnswer, path: Path) -> None:
     """Density and distribution function as PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = _pyplot()
     distribution, question = answer.distribution, answer.question
     edges = _bar_edges(distribution, 120)
     shares = distribution.between(edges[:-1], edges[1:])
@@ -97,9 +101,105 @@ def rtt_picture(answer: RttAnswer, path: Path) -> None:
         f"median {_ms(distribution.median)}, {answer.context_used} measurements known",
         fontsize=10,
     )
+    _save(figure, path)
+
+
+def completions_values(answer: Completions) -> dict[str, Any]:
+    return {
+        "completions": [{"address": str(one.address), "probability": one.probability} for one in answer.best],
+        "covered": answer.covered,
+        "bound": answer.bound,
+        "exact": answer.exact,
+    }
+
+
+def inverse_values(answer: Inverse, limits: Sequence[float | None] | None, high: float) -> dict[str, Any]:
+    values = {"probability": answer.probability, **completions_values(answer.completions)}
+    if limits is not None:
+        for one, limit in zip(values["completions"], limits, strict=True):
+            one["least_rtt_ms"] = limit
+            one["possible"] = limit is None or limit <= high
+    return values
+
+
+def completions_text(
+    answer: Completions, limits: Sequence[float | None] | None = None, high: float = 0.0
+) -> str:
+    rows = []
+    for place, one in enumerate(answer.best):
+        row = [str(one.address), _percent(one.probability), _bar(one.probability).rstrip()]
+        if limits is not None:
+            least = limits[place]
+            row.append(
+                ""
+                if least is None
+                else f"light takes {_ms(least)}" + (": impossible" if least > high else "")
+            )
+        rows.append(row)
+    lines = [table(rows)] if rows else []
+    lines.append(f"together {_percent(answer.covered)}; every other at most {_percent(answer.bound)}")
+    if not answer.exact:
+        lines.append("note: too many are about as probable; the search ended early, the list may miss some")
+    return "\n".join(lines)
+
+
+def completions_picture(answer: Completions, title: str, path: Path) -> None:
+    """Bars, the most probable at the top."""
+    pyplot = _pyplot()
+    names = [str(one.address) for one in answer.best][::-1]
+    shares = [100 * one.probability for one in answer.best][::-1]
+    figure, axes = pyplot.subplots(figsize=(8, 1 + 0.3 * max(len(names), 3)), layout="constrained")
+    axes.barh(names, shares, color="#4878a8")
+    axes.bar_label(axes.containers[0], fmt="%.1f", padding=3)
+    axes.margins(x=0.1)
+    axes.set_xlabel("probability (%)")
+    axes.set_title(title, fontsize=10)
+    _save(figure, path)
+
+
+def generated_values(histories: Sequence[Sequence[Statement]]) -> list[list[dict[str, Any]]]:
+    return [
+        [
+            {
+                "event_time": None if one.seconds is None else _time(one.seconds),
+                "src_addr": None if one.src is None else str(one.src),
+                "dst_addr": None if one.dst is None else str(one.dst),
+                "rtt": one.rtt,
+            }
+            for one in statements
+        ]
+        for statements in histories
+    ]
+
+
+def generated_text(histories: Sequence[Sequence[Statement]]) -> str:
+    rows = [
+        [
+            number,
+            one["event_time"] or "",
+            one["src_addr"] or "",
+            one["dst_addr"] or "",
+            "" if one["rtt"] is None else "no reply" if one["rtt"] == NO_REPLY else _ms(one["rtt"]),
+        ]
+        for number, statements in enumerate(generated_values(histories))
+        for one in statements
+    ]
+    return table(rows, ("history", "time", "source", "destination", "result")) if rows else "nothing"
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    _pyplot().close(figure)
 
 
 def _bar_edges(distribution: RttDistribution, bars: int = _BARS) -> np.ndarray:

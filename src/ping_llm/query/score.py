@@ -1,0 +1,193 @@
+"""Bits of measurements, field by field: what the model did not expect costs many.
+
+Measurements are grouped by source and told in time order, each in the light of those before it. A window
+holds as many as the model was trained on; the next window repeats the newer half of the last as its
+context, so every measurement is scored once, and all but a source's first with at least half a window
+before it. The bits are those of the tokens without masks, so their sum is the training loss on the same
+tokens.
+"""
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ping_llm.query.files import Columns
+from ping_llm.tokens import vocab
+from ping_llm.tokens.columns import StatementColumns, encode_columns
+from ping_llm.tokens.vocab import Field
+
+if TYPE_CHECKING:
+    from ping_llm.query.model import Model
+
+#: Of how many sources the last measurements are remembered from one part of a file to the next.
+_MOST_SOURCES = 20_000
+#: Windows that are computed together.
+_TOGETHER = 16
+
+NAMES = ("start", "src", "dst", "time", "result")
+_START, _SRC, _DST, _TIME, _RESULT = range(5)
+_COLUMN_OF_ROLE = np.full(vocab.BYTE0, _START)
+_COLUMN_OF_ROLE[[vocab.SRC_IPV4, vocab.SRC_IPV6]] = _SRC
+_COLUMN_OF_ROLE[[vocab.DST_IPV4, vocab.DST_IPV6]] = _DST
+_COLUMN_OF_ROLE[[vocab.TIME_ABS, vocab.TIME_DELTA1, vocab.TIME_DELTA4]] = _TIME
+_COLUMN_OF_ROLE[[vocab.RTT, vocab.FAILED]] = _RESULT
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of some measurements of a file.
+
+    Attributes:
+      columns: the measurements.
+      row: int64 [n], their place in the file.
+      bits: float64 [n, 5], of start, src, dst, time and result; 0 for what is not stated (the source stands
+        once a window).
+      known: int64 [n]: how many earlier measurements of the source each was scored in the light of.
+    """
+
+    columns: Columns
+    row: np.ndarray
+    bits: np.ndarray
+    known: np.ndarray
+
+    @property
+    def total(self) -> np.ndarray:
+        return self.bits.sum(axis=1)
+
+
+class Scorer:
+    """Scores a stream, part by part, and remembers the last measurements of each source in between."""
+
+    def __init__(self, model: "Model"):
+        self._model = model
+        self._past: OrderedDict[bytes, Columns] = OrderedDict()
+        self._first_row = 0
+
+    def add(self, part: Columns) -> Iterator[Scored]:
+        """The scores of one part of the stream."""
+        order = np.lexsort((part.time, *part.src.T[::-1]))
+        sources = part.src[order]
+        edges = np.flatnonzero((np.diff(sources, axis=0, prepend=sources[:1]) != 0).any(axis=1))
+        bounds = [0, *edges.tolist(), len(part)] if len(part) else [0]
+        windows: list[tuple[Columns, np.ndarray, int]] = []
+        for begin, end in itertools.pairwise(bounds):
+            for window in self._windows(part, order[begin:end]):
+                windows.append(window)
+                if len(windows) == _TOGETHER:
+                    yield self._score(windows)
+                    windows = []
+        if windows:
+            yield self._score(windows)
+        self._first_row += len(part)
+
+    def _windows(self, part: Columns, rows: np.ndarray) -> Iterator[tuple[Columns, np.ndarray, int]]:
+        """(measurements, their rows, how many at the beginning are only context) of one source."""
+        source = part.src[rows[0]].tobytes()
+        mine = part.take(rows)
+        past = self._past.pop(source, None)
+        most = self._most(part.src[rows[:1]])
+        start = 0
+        while start < len(mine):
+            told = 0 if past is None else min(len(past), most // 2)
+            take = min(most - told, len(mine) - start)
+            fresh = mine.take(np.arange(start, start + take))
+            window = (
+                fresh
+                if past is None or not told
+                else _join(past.take(np.arange(len(past) - told, len(past))), fresh)
+            )
+            yield window, self._first_row + rows[start : start + take], told
+            start += take
+            past = window.take(np.arange(max(0, len(window) - most // 2), len(window)))
+        if past is not None:
+            self._past[source] = past
+            if len(self._past) > _MOST_SOURCES:
+                self._past.popitem(last=False)
+
+    def _most(self, src: np.ndarray) -> int:
+        """Measurements that surely fit: the longest time each, the address once."""
+        ipv4 = (src[0, :10] == 0).all() and (src[0, 10:12] == 255).all()
+        address = 5 if ipv4 else 17
+        each = 1 + address + 5 + 1 + self._model.encoding.bytes
+        return max((self._model.config.max_length - address - 9) // each, 1)
+
+    def _score(self, windows: list[tuple[Columns, np.ndarray, int]]) -> Scored:
+        model = self._model
+        ids, offsets, starts = encode_windows(model, [columns for columns, _, _ in windows])
+        # One segment a row: windows are of similar length, packing them would gain little.
+        length = model.config.max_length
+        batch = {
+            name: np.zeros((_TOGETHER, length), np.int32) for name in ("inputs", "targets", "segmentation")
+        }
+        for row, (begin, end) in enumerate(itertools.pairwise(starts)):
+            tokens = ids[offsets[begin] : offsets[end]]
+            batch["targets"][row, : len(tokens)] = tokens
+            batch["inputs"][row, 1 : len(tokens)] = tokens[:-1]
+            batch["segmentation"][row, : len(tokens)] = 1
+        positions = np.broadcast_to(np.arange(length, dtype=np.int32), (_TOGETHER, length))
+        log_probabilities = model.engine.log_probabilities(
+            batch["inputs"], batch["targets"], positions, batch["segmentation"]
+        )
+        flat = np.concatenate(
+            [
+                log_probabilities[row, : offsets[end] - offsets[begin]]
+                for row, (begin, end) in enumerate(itertools.pairwise(starts))
+            ]
+        )
+        bits = field_bits(ids, offsets, -flat.astype(np.float64) / np.log(2))
+        keep, rows, known, kept = [], [], [], []
+        for (columns, window_rows, told), begin, end in zip(windows, starts[:-1], starts[1:], strict=True):
+            keep.append(np.arange(begin + told, end))
+            rows.append(window_rows)
+            known.append(np.arange(told, len(columns)))
+            kept.append(columns.take(np.arange(told, len(columns))))
+        joined = kept[0]
+        for columns in kept[1:]:
+            joined = _join(joined, columns)
+        return Scored(joined, np.concatenate(rows), bits[np.concatenate(keep)], np.concatenate(known))
+
+
+def encode_windows(model: "Model", windows: list[Columns]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens, the offset of each measurement, and the number of each window's first measurement."""
+    starts = np.cumsum([0] + [len(columns) for columns in windows])
+    total = int(starts[-1])
+    out = StatementColumns.empty(total)
+    out.first[starts[:-1]] = True
+    out.src[:] = np.concatenate([columns.src for columns in windows])
+    out.dst[:] = np.concatenate([columns.dst for columns in windows])
+    out.src_known[:] = out.dst_known[:] = 0
+    time = np.concatenate([columns.time for columns in windows])
+    out.seconds[:] = np.where(time >= 0, time // 1_000_000, -1)
+    out.rtt[:] = np.concatenate([columns.rtt for columns in windows])
+    for first in (True, False):
+        for timed in (True, False):
+            rows = (out.first == first) & ((out.seconds >= 0) == timed)
+            order = (
+                [Field.SRC] * first + [Field.DST] + [Field.TIME] * (timed and model.has_time) + [Field.RESULT]
+            )
+            out.order[rows, : len(order)] = order
+    ids, offsets = encode_columns(out, model.encoding)
+    return ids, offsets, starts
+
+
+def field_bits(ids: np.ndarray, offsets: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """Sum the bits of tokens by measurement and field: a byte belongs to the role before it."""
+    count = len(offsets) - 1
+    measurement = np.repeat(np.arange(count), np.diff(offsets))
+    role_at = np.maximum.accumulate(np.where(ids < vocab.BYTE0, np.arange(len(ids)), 0))
+    column = _COLUMN_OF_ROLE[ids[role_at]]
+    sums = np.bincount(measurement * len(NAMES) + column, bits, count * len(NAMES))
+    return sums.reshape(count, len(NAMES))
+
+
+def _join(first: Columns, second: Columns) -> Columns:
+    return Columns(
+        *(
+            np.concatenate([getattr(first, name), getattr(second, name)])
+            for name in ("time", "src", "dst", "rtt")
+        )
+    )
