@@ -205,6 +205,11 @@ def test_a_measurement_of_the_api_becomes_a_statement():
     assert state(measurement) == replace(PLAIN, size=64)
 
 
+def test_numbers_may_be_numpys():
+    numbers = {"seconds": np.int64(1_700_000_000), "rtt": np.float64(12.345), "size": np.int32(64)}
+    assert reference.encode([replace(PLAIN, **numbers)]) == reference.encode([PLAIN])
+
+
 def test_no_statements_no_tokens():
     ids, offsets = encode_columns(StatementColumns.from_contexts([]))
     assert ids.tolist() == reference.encode([]) == []
