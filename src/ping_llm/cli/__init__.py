@@ -35,11 +35,17 @@ _ROOMS = (
     "shard",
     "rows",
     "tokens",
+    "batches",
+    "pretokenize",
     "train",
     "runs",
     "query",
+    "export",
     "evaluate",
+    "bench_rows",
     "bench_train",
+    "bench_loader",
+    "bench_feed",
     "demo",
 )
 

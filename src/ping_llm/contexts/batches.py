@@ -127,6 +127,16 @@ class Batches:
         self._batch += len(unit) - self._within
         self._start, self._within, self._current = unit.unit.end, 0, None
 
+    def units(self) -> Iterator[FilledUnit]:
+        """The same stream, unit by unit: what looks into it or writes it out wants."""
+        while True:
+            try:
+                unit = self.current_unit()
+            except StopIteration:
+                return
+            yield unit
+            self.skip_unit()
+
     def get_state(self) -> dict[str, Any]:
         """Where the stream is, and which stream it is: a small dict for JSON."""
         return {

@@ -1,0 +1,163 @@
+"""The context loader: tokens a second, against plain Python and against pre-tokenized data through Grain.
+
+Everything is measured in one run on one machine, in turns, so that noise meets all alike. Tokens are real
+ones, in final batches as the trainer receives them; PAD is not counted.
+"""
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ping_llm.bench import many_rows
+from ping_llm.contexts.batches import Batches
+from ping_llm.contexts.options import ContextOptions
+from ping_llm.contexts.pretokenized import PretokenizedBatches, pretokenize
+from ping_llm.contexts.reference import ReferenceBatches
+from ping_llm.progress import Progress
+from ping_llm.rows.store import RowStore
+
+#: Rows of the start-up measurement: one measurement each, an index of 259 MB.
+STARTUP_ROWS = 7_000_000
+
+
+@dataclass(frozen=True)
+class LoaderBench:
+    """What to measure.
+
+    Attributes:
+        measurements: of the simulated rows (28 a row).
+        length, batch_size: shape of a batch.
+        seconds: of each turn.
+        turns: of each contestant; the fastest counts, since noise only ever slows down.
+        startup_rows: rows of the dataset on which the first batch is timed; 0 leaves that out.
+    """
+
+    measurements: int = 1_000_000
+    length: int = 1024
+    batch_size: int = 32
+    seconds: float = 3.0
+    turns: int = 3
+    startup_rows: int = STARTUP_ROWS
+
+
+def measure(bench: LoaderBench, rows: Path | None = None) -> dict[str, Any]:
+    """Measure on `rows`, or on rows simulated for this."""
+    folder = Path(tempfile.mkdtemp(prefix="ping-llm-bench-"))
+    try:
+        return _measure(bench, rows or simulated_rows(folder, bench.measurements), folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _measure(bench: LoaderBench, rows: Path, folder: Path) -> dict[str, Any]:
+    shape: dict[str, Any] = {"batch_size": bench.batch_size, "length": bench.length}
+    with Batches(rows, **shape, epochs=1, threads=2) as batches:
+        pretokenize(batches, folder / "pretokenized")
+    padding: list[float] = []
+
+    def ours(threads: int) -> Callable[[], Iterable[dict[str, np.ndarray]]]:
+        return lambda: Batches(rows, **shape, seed=1, threads=threads)
+
+    def plain() -> Iterable[dict[str, np.ndarray]]:
+        return ReferenceBatches(RowStore(rows), ContextOptions(), **shape, seed=1)
+
+    def usual() -> Iterable[dict[str, np.ndarray]]:
+        return PretokenizedBatches(folder / "pretokenized", **shape)
+
+    contestants = {"two": ours(2), "one": ours(0), "usual": usual, "plain": plain}
+    best = dict.fromkeys(contestants, 0.0)
+    with Progress("bench loader", bench.turns * len(contestants), "turns") as progress:
+        for _ in range(bench.turns):
+            for name, start in contestants.items():
+                best[name] = max(best[name], _rate(start, bench.seconds, padding if name == "two" else None))
+                progress.advance()
+    figures: dict[str, Any] = {
+        "tokens_per_s": round(best["two"]),
+        "tokens_per_s_one_thread": round(best["one"]),
+        "two_threads_over_one": round(best["two"] / best["one"], 3),
+        "reference_tokens_per_s": round(best["plain"]),
+        "speedup_over_reference": round(best["one"] / best["plain"], 1),
+        "pretokenized_tokens_per_s": round(best["usual"]),
+        "speedup_over_pretokenized": round(best["two"] / best["usual"], 2),
+        "padding_fraction": round(float(np.mean(padding)), 5),
+    }
+    if bench.startup_rows:
+        figures |= startup(bench, folder)
+    else:
+        figures |= {"peak_rss_mb": _peak_rss_mb()}
+    return figures
+
+
+def _rate(
+    start: Callable[[], Iterable[dict[str, np.ndarray]]], seconds: float, padding: list[float] | None
+) -> float:
+    """Real tokens a second, from the second batch on; starting again where a finite set ends."""
+    stream = start()
+    batches = iter(stream)
+    next(batches)
+    tokens = places = 0
+    begun = time.perf_counter()
+    while (spent := time.perf_counter() - begun) < seconds:
+        batch = next(batches, None)
+        if batch is None:
+            batches = iter(start())
+            continue
+        tokens += int(np.count_nonzero(batch["targets"]))
+        places += batch["targets"].size
+    if isinstance(stream, Batches):
+        stream.close()
+    if padding is not None:
+        padding.append(1 - tokens / max(places, 1))
+    return tokens / spent
+
+
+def simulated_rows(folder: Path, measurements: int) -> Path:
+    from ping_llm.rows.build import build
+    from ping_llm.simulate import WorldOptions, simulate
+
+    simulate(folder / "world", WorldOptions(measurements=measurements, seed=0))
+    build([folder / "world"], folder / "rows")
+    shutil.rmtree(folder / "world")
+    return folder / "rows"
+
+
+# Run by itself, so that its memory is only its own.
+_STARTUP = """
+import json, resource, sys, time
+began = time.perf_counter()
+from ping_llm.contexts.batches import Batches
+imported = time.perf_counter()
+batches = Batches(sys.argv[1], batch_size=int(sys.argv[2]), length=int(sys.argv[3]), seed=1, threads=1)
+next(batches)
+first = time.perf_counter()
+for _ in range(200):
+    next(batches)
+print(json.dumps({
+    "imports_s": round(imported - began, 3),
+    "time_to_first_batch_s": round(first - imported, 3),
+    "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+}))
+"""
+
+
+def startup(bench: LoaderBench, folder: Path) -> dict[str, Any]:
+    """Time from opening a large dataset to its first batch, and the memory of the process."""
+    rows = folder / "many"
+    many_rows.write(rows, bench.startup_rows)
+    command = [sys.executable, "-c", _STARTUP, str(rows), str(bench.batch_size), str(bench.length)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout) | {"startup_rows": bench.startup_rows}
+
+
+def _peak_rss_mb() -> int:
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
