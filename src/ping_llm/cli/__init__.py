@@ -42,6 +42,8 @@ _ROOMS = (
     "query",
     "export",
     "evaluate",
+    "bench_query",
+    "bench_ingest",
     "bench_rows",
     "bench_train",
     "bench_loader",

@@ -83,7 +83,12 @@ class Columns:
 def read_measurements(path: Path) -> Columns:
     """Read a Parquet file, or every Parquet file below a folder, ordered by time."""
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
-    files = [f for f in files if not any(p.startswith(("_", ".")) for p in f.relative_to(path).parts)]
+    # Ingest puts what it rejected beside the measurements; names with _ or . are other programs' notes.
+    files = [
+        file
+        for file in files
+        if not any(part == "rejects" or part[0] in "_." for part in file.relative_to(path).parts)
+    ]
     if not path.exists() or not files:
         raise PingError(
             f"{path}: no Parquet files here; `ping-llm ingest` or `ping-llm simulate` writes them"

@@ -45,11 +45,12 @@ class SplitOptions:
 class Splits:
     """Masks over time-ordered measurements, and what they select."""
 
-    options: SplitOptions
+    options: SplitOptions | None  # None where somebody else has split
     data: Columns
     is_train: np.ndarray  # bool [n]
     is_visible: np.ndarray  # bool [n]: what a query may look back on, the training data included
     kind: np.ndarray  # int8 [n]: index into KINDS of the test that a measurement belongs to, -1 for none
+    timed: bool  # whether all tests lie after the training data
 
     @property
     def train(self) -> Columns:
@@ -96,7 +97,33 @@ def split(data: Columns, options: SplitOptions | None = None) -> Splits:
     kind[held & new_source & known_destination & ~shown_half] = KINDS.index("sources")
     kind[late & new_destination & ~new_source & ~new_pair & known_source] = KINDS.index("destinations")
     visible = kept | (new_source & shown_half & ~new_pair & ~new_destination)
-    result = Splits(options, data, train, visible, kind)
+    result = Splits(options, data, train, visible, kind, options.time < 1)
+    check(result)
+    return result
+
+
+def given(train: Columns, test: Columns) -> Splits:
+    """Somebody else's split: its test measurements go to the tests by how new they are to the training data.
+
+    Known pairs may be looked back on up to each query; of new sources, half of the destinations.
+    """
+    if not len(train) or not len(test):
+        raise PingError("a split needs measurements to train on and measurements to test on")
+    data = Columns.concatenate([train, test])
+    order = np.argsort(data.time, kind="stable")
+    is_train = (np.arange(len(data)) < len(train))[order]
+    data = data.take(order)
+    novelty = Novelty.of(data.take(is_train)).classes(data.src, data.dst)
+    shown_half = _hashed(pairs_of(data.src, data.dst), 0, b"half") < 0.5
+    kind = np.full(len(data), -1, np.int8)
+    new_source = novelty == Novelty.NEW_SOURCE
+    kind[~is_train & (novelty == Novelty.KNOWN_PAIR)] = KINDS.index("later")
+    kind[~is_train & (novelty == Novelty.NEW_PAIR)] = KINDS.index("pairs")
+    kind[~is_train & new_source & ~shown_half] = KINDS.index("sources")
+    kind[~is_train & (novelty == Novelty.NEW_DESTINATION)] = KINDS.index("destinations")
+    visible = is_train | (novelty == Novelty.KNOWN_PAIR) | (new_source & shown_half)
+    timed = int(train.time.max()) < int(test.time.min())
+    result = Splits(None, data, is_train, visible, kind, timed)
     check(result)
     return result
 
@@ -122,7 +149,8 @@ def check(splits: Splits) -> dict:
       PingError: something does, with the rule that it broke.
     """
     train, visible = splits.train, splits.visible
-    report: dict = {"options": asdict(splits.options), "train": len(train), "tests": {}}
+    options = asdict(splits.options) if splits.options else None
+    report: dict = {"options": options, "timed": splits.timed, "train": len(train), "tests": {}}
     if not len(train):
         raise PingError("nothing is left to train on: hold out less, or bring more measurements")
     last = int(train.time.max())
@@ -131,7 +159,7 @@ def check(splits: Splits) -> dict:
         test = splits.test(name)
         pairs = pairs_of(test.src, test.dst)
         seen = {
-            "earlier_than_train": int((test.time <= last).sum()) if splits.options.time < 1 else 0,
+            "earlier_than_train": int((test.time <= last).sum()) if splits.timed else 0,
             "pair_in_train": int(_among(pairs, train_pairs).sum()),
             "pair_visible": int(_among(pairs, visible_pairs).sum()),
             "source_in_train": int(_among(test.src, train.src).sum()),
@@ -185,8 +213,13 @@ def inner_split(train: Columns, seed: int = 1) -> tuple[Columns, Columns, Histor
     The tests of all kinds come together. Queries of new sources look back on 0 to 30 measurements or on
     all, drawn at random, because that is what they will be asked with.
     """
-    splits = split(train, SplitOptions(seed=seed))
+    try:
+        splits = split(train, SplitOptions(seed=seed))
+    except PingError:  # a handful of measurements: ask about the same that were learned from
+        return train, train, History(train, np.full(len(train), _ALL))
     tests = [splits.test(name) for name in KINDS]
+    if not any(map(len, tests)):
+        return train, train, History(train, np.full(len(train), _ALL))
     random = np.random.default_rng(seed)
     limits = [np.full(len(test), _ALL) for test in tests]
     new = KINDS.index("sources")

@@ -29,7 +29,6 @@ FLOOR_MS = 0.1
 _ENOUGH = 60
 
 _NOVELTIES = 5
-_MIDDLE = int(np.searchsorted(LEVELS, 0.5))
 
 #: Shares of the marginal to choose from.
 _SHARES = (0.005, 0.01, BACKGROUND, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
@@ -74,8 +73,8 @@ class PointBaseline(Baseline):
         values = _spread(predicted, self._residuals[group * _NOVELTIES + novelty])
         failure = self.failure(queries, context)
         out = mixed(values, LEVELS, self.background, self._weights[novelty], failure)
-        # Bits ask for a share of the marginal; the best single number is the method's own.
-        return Knots(out.values, out.levels, failure, point=values[:, _MIDDLE])
+        # Bits ask for a share of the marginal and for a shift; the single number is the method's own.
+        return Knots(out.values, out.levels, failure, point=np.maximum(predicted, 0.0))
 
     @property
     def _tables(self) -> int:

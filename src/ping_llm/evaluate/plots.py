@@ -1,0 +1,153 @@
+"""The report's pictures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from ping_llm.evaluate import metrics
+from ping_llm.evaluate.columns import Columns
+from ping_llm.evaluate.scores import Scores
+from ping_llm.files import whole_file
+
+AllScores = Mapping[str, Mapping[str, Scores]]
+
+_STYLE = {"model": ("black", 2.4), "truth": ("tab:gray", 2.0)}
+
+
+def draw(out: Path, result: dict, scores: AllScores, asked: Mapping[str, Columns]) -> list[tuple[str, str]]:
+    """Write the PNGs; returns (file name, caption)."""
+    pictures = [
+        ("error_cdf.png", "Share of the replies whose absolute error is below x", _error_cdf),
+        (
+            "calibration.png",
+            "Share of results below a predicted quantile; the diagonal is right",
+            _calibration,
+        ),
+        ("pit.png", "Where results fall in their predicted distribution; flat is right", _pit),
+        ("bits.png", "Bits per result over 1-ms bins and failure", _bits),
+        ("context.png", "Median absolute error by what may be looked back on", _context),
+    ]
+    done = []
+    for name, caption, function in pictures:
+        figure = function(result, scores, asked)
+        if figure is None:
+            continue
+        with whole_file(out / name) as aside:
+            figure.savefig(aside, format="png", dpi=110, bbox_inches="tight")
+        plt.close(figure)
+        done.append((name, caption))
+    return done
+
+
+def _main_tests(scores: AllScores) -> list[str]:
+    """One of the tests of new sources is enough where space is short."""
+    names = [name for name in scores if not name.startswith("sources")]
+    known = [name for name in scores if name.startswith("sources")]
+    preferred = [name for name in known if name == "sources, 10 known"] or known[-1:]
+    return names + preferred
+
+
+def _panels(tests: list[str], height: float = 3.4):
+    figure, axes = plt.subplots(1, len(tests), figsize=(3.8 * len(tests), height), squeeze=False)
+    for axis, name in zip(axes[0], tests, strict=True):
+        axis.set_title(name, fontsize=10)
+        axis.grid(alpha=0.3)
+    return figure, axes[0]
+
+
+def _line(axis, name: str, index: int, x, y, **more) -> None:
+    colour, width = _STYLE.get(name, (plt.get_cmap("tab20")(index % 20), 1.2))
+    axis.plot(x, y, color=colour, lw=width, label=name, **more)
+
+
+def _error_cdf(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
+    tests = _main_tests(scores)
+    figure, axes = _panels(tests)
+    for axis, test in zip(axes, tests, strict=True):
+        replied = asked[test].replied
+        for index, (name, part) in enumerate(scores[test].items()):
+            error = np.sort(metrics.absolute_error(part.point, asked[test].rtt)[replied])
+            _line(axis, name, index, np.maximum(error, 0.01), (np.arange(len(error)) + 1) / len(error))
+        axis.set_xscale("log")
+        axis.set_xlim(0.05, 500)
+        axis.set_xlabel("absolute error, ms")
+    axes[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def _calibration(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
+    tests = _main_tests(scores)
+    figure, axes = _panels(tests)
+    levels = np.linspace(0, 1, 41)
+    for axis, test in zip(axes, tests, strict=True):
+        replied = asked[test].replied
+        axis.plot([0, 1], [0, 1], color="black", lw=0.7, ls=":")
+        for index, (name, part) in enumerate(scores[test].items()):
+            _line(axis, name, index, levels, metrics.calibration_curve(part.pit[replied], levels))
+        axis.set_xlabel("predicted probability")
+    axes[0].set_ylabel("observed share")
+    axes[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def _pit(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
+    tests = _main_tests(scores)
+    figure, axes = _panels(tests)
+    for axis, test in zip(axes, tests, strict=True):
+        shown = [n for n in ("model", "pair last", "dmfsgd", "global", "truth") if n in scores[test]]
+        for index, name in enumerate(shown or list(scores[test])[:4]):
+            share = np.array(result["splits"][test][name].get("pit", []))
+            if len(share):
+                edges = np.linspace(0, 1, len(share) + 1)
+                colour, width = _STYLE.get(name, (plt.get_cmap("tab10")(index), 1.4))
+                axis.stairs(share * len(share), edges, color=colour, lw=width, label=name)
+        axis.axhline(1, color="black", lw=0.7, ls=":")
+        axis.set_ylim(0, 3)
+        axis.set_xlabel("F(result)")
+    axes[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def _bits(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
+    tests = _main_tests(scores)
+    figure, axes = _panels(tests, 4.2)
+    for axis, test in zip(axes, tests, strict=True):
+        figures = {name: part.get("bits", np.nan) for name, part in result["splits"][test].items()}
+        names = sorted(figures, key=lambda name: -figures[name])
+        colours = [{"model": "black", "truth": "tab:gray"}.get(name, "tab:blue") for name in names]
+        axis.barh(names, [figures[name] for name in names], color=colours)
+        axis.tick_params(labelsize=7)
+        axis.set_xlabel("bits")
+    figure.tight_layout()
+    return figure
+
+
+def _context(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
+    known = [name for name in scores if name.startswith("sources")]
+    sizes = result["by_context_size"]
+    panels = (["new sources"] if known else []) + list(sizes)
+    if not panels:
+        return None
+    figure, axes = _panels(panels)
+    if known:
+        counts = [int(name.split()[1]) for name in known]
+        for index, name in enumerate(scores[known[0]]):
+            values = [result["splits"][test][name].get("medae_ms", np.nan) for test in known]
+            _line(axes[0], name, index, counts, values, marker="o", ms=3)
+        axes[0].set_xlabel("measurements of the source that are known")
+        axes[0].legend(fontsize=6)
+    for axis, test in zip(axes[len(panels) - len(sizes) :], sizes, strict=True):
+        counts = [int(size) for size in sizes[test]]
+        values = [part.get("medae_ms", np.nan) for part in sizes[test].values()]
+        _line(axis, "model", 0, counts, values, marker="o", ms=3)
+        axis.set_xlabel("measurements given to the model")
+    for axis in axes:
+        axis.set_xscale("symlog", linthresh=1)
+        axis.set_ylim(bottom=0)
+    axes[0].set_ylabel("median absolute error, ms")
+    return figure

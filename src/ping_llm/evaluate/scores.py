@@ -1,0 +1,149 @@
+"""From answers and results to numbers: one record a query first, then summaries with intervals.
+
+The per-query record is what is stored: every figure of the report is computed from it, so a new figure
+needs no new answers.
+"""
+
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from ping_llm import addresses
+from ping_llm.evaluate import metrics
+from ping_llm.evaluate.bootstrap import Bootstrap
+from ping_llm.evaluate.columns import Columns
+from ping_llm.evaluate.ids import Ids
+from ping_llm.evaluate.predictive import Predictive
+from ping_llm.files import whole_file
+
+#: Quantiles that are stored of every answer: the ends of the 90, 80 and 50 % intervals.
+LEVELS = (0.05, 0.1, 0.25, 0.75, 0.9, 0.95)
+_INTERVALS = {0.5: (2, 3), 0.8: (1, 4), 0.9: (0, 5)}
+
+#: ms; the last range is open.
+RTT_RANGES = (0, 10, 30, 60, 100, 150, 200, 300)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What each answer was worth, [n] each."""
+
+    point: np.ndarray
+    failure: np.ndarray
+    bits: np.ndarray
+    crps: np.ndarray
+    pit: np.ndarray
+    quantiles: np.ndarray  # [n, len(LEVELS)]
+
+    @classmethod
+    def of(cls, answers: Predictive, rtt: np.ndarray) -> "Scores":
+        reply = np.maximum(rtt, 0.0)
+        return cls(
+            answers.point,
+            answers.failure,
+            answers.bits(rtt),
+            answers.crps(reply),
+            answers.cdf(reply),
+            answers.quantile(list(LEVELS)),
+        )
+
+    @classmethod
+    def concatenate(cls, parts: list["Scores"]) -> "Scores":
+        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+
+    def take(self, index: np.ndarray) -> "Scores":
+        return Scores(*(getattr(self, f.name)[index] for f in fields(self)))
+
+    def save(self, path: Path) -> None:
+        with whole_file(path) as aside, aside.open("wb") as file:
+            np.savez_compressed(file, **{f.name: getattr(self, f.name) for f in fields(self)})
+
+    @classmethod
+    def load(cls, path: Path) -> "Scores":
+        with np.load(path) as stored:
+            return cls(**{f.name: stored[f.name] for f in fields(cls)})
+
+
+def summary(scores: Scores, test: Columns, bootstrap: Bootstrap | None = None) -> dict:
+    """Every figure of one method on one test; `intervals` has the headline ones' 95 % bounds, by source."""
+    replied = test.replied
+    out: dict = {"measurements": len(test), "replies": int(replied.sum())}
+    if not replied.any():
+        return out
+    reply, rtt = scores.take(replied), test.rtt[replied]
+    error = metrics.absolute_error(reply.point, rtt)
+    relative = metrics.relative_error(reply.point, rtt)
+    out |= {
+        "bits": float(scores.bits.mean()),
+        "medae_ms": float(np.median(error)),
+        "mae_ms": float(error.mean()),
+        "mse": metrics.mean_squared_error(reply.point, rtt),
+        "crps_ms": float(reply.crps.mean()),
+        "relative_error": {f"p{p}": float(np.percentile(relative, p)) for p in metrics.RELATIVE_PERCENTILES},
+        "coverage": {
+            f"{share:.0%}": metrics.coverage(reply.quantiles[:, low], reply.quantiles[:, high], rtt)
+            for share, (low, high) in _INTERVALS.items()
+        },
+        "interval_90_width_ms": float(np.median(reply.quantiles[:, 5] - reply.quantiles[:, 0])),
+        "ece": metrics.expected_calibration_error(reply.pit),
+        "pit": [round(float(share), 5) for share in metrics.pit_histogram(reply.pit)],
+        "failure": {
+            "brier": metrics.brier(scores.failure, ~replied),
+            "log_loss_bits": metrics.log_loss_bits(scores.failure, ~replied),
+            "auc": _finite(metrics.auc(scores.failure, ~replied)),
+            "calibration_error": metrics.failure_calibration_error(scores.failure, ~replied),
+            "rate": float((~replied).mean()),
+        },
+    }
+    if bootstrap is not None:
+        inside = (reply.quantiles[:, 0] <= rtt) & (rtt <= reply.quantiles[:, 5])
+        out["intervals"] = {
+            "bits": bootstrap.mean(scores.bits),
+            "medae_ms": bootstrap.median(error, replied),
+            "mae_ms": bootstrap.mean(error, replied),
+            "crps_ms": bootstrap.mean(reply.crps, replied),
+            "relative_error_p50": bootstrap.median(relative, replied),
+            "coverage_90%": bootstrap.mean(inside.astype(np.float64), replied),
+            "brier": bootstrap.mean((scores.failure - ~replied) ** 2),
+        }
+    return out
+
+
+def strata(scores: Scores, test: Columns) -> dict:
+    """The main figures by IP version, range of the RTT that was measured, and hour of the day (UTC)."""
+    ipv4 = addresses.is_ipv4(test.src)
+    hour = (test.time // 3_600_000_000) % 24
+    step = np.searchsorted(RTT_RANGES, np.maximum(test.rtt, 0), side="right") - 1
+    names = [f"{a}–{b} ms" for a, b in pairwise(RTT_RANGES)]
+    names.append(f"{RTT_RANGES[-1]} ms and more")
+    return {
+        "ip_version": {
+            n: _short(scores, test, ipv4 == four) for n, four in (("IPv4", True), ("IPv6", False))
+        },
+        "rtt": {name: _short(scores, test, test.replied & (step == i)) for i, name in enumerate(names)},
+        "hour": {f"{h:02d}": _short(scores, test, hour == h) for h in range(24)},
+    }
+
+
+def _short(scores: Scores, test: Columns, chosen: np.ndarray) -> dict:
+    replied = chosen & test.replied
+    if not replied.any():
+        return {"measurements": int(chosen.sum())}
+    error = metrics.absolute_error(scores.point, test.rtt)[replied]
+    return {
+        "measurements": int(chosen.sum()),
+        "bits": float(scores.bits[chosen].mean()),
+        "medae_ms": float(np.median(error)),
+        "mae_ms": float(error.mean()),
+        "crps_ms": float(scores.crps[replied].mean()),
+    }
+
+
+def sources_of(test: Columns) -> np.ndarray:
+    return Ids(test.src).of_rows
+
+
+def _finite(value: float) -> float | None:
+    return None if np.isnan(value) else value

@@ -1,0 +1,151 @@
+"""The whole evaluation on small data: resumable, in one piece, and with a model and a truth in it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ping_llm.cli import app
+from ping_llm.cli import evaluate as evaluate_cli
+from ping_llm.errors import PingError, UsageError
+from ping_llm.evaluate.baselines.every import make
+from ping_llm.evaluate.bootstrap import Bootstrap
+from ping_llm.evaluate.columns import read_measurements
+from ping_llm.evaluate.compare import compare
+from ping_llm.evaluate.history import History
+from ping_llm.evaluate.model_method import ModelMethod, choose
+from ping_llm.evaluate.options import EvaluateOptions
+from ping_llm.evaluate.run import evaluate
+from ping_llm.evaluate.splits import SplitOptions
+from ping_llm.model.config import ModelConfig
+from ping_llm.model.engine import Engine
+from ping_llm.model.random import random_tensors
+from ping_llm.query.model import Model
+from ping_llm.simulate.options import WorldOptions
+from ping_llm.simulate.write import simulate
+from ping_llm.tokens.rtt import rtt_encoding
+
+OPTIONS = EvaluateOptions(
+    splits=SplitOptions(sources=0.2, pairs=0.2),
+    queries=150,
+    replicates=20,
+    source_context=(0, 2),
+    baselines=("global", "pair last", "by source"),
+)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    simulate(folder, WorldOptions(measurements=6000, probes=60, targets=15, days=2, seed=1))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(world, tmp_path_factory):
+    out = tmp_path_factory.mktemp("report")
+    return out, evaluate(world, out, OPTIONS, world=world)
+
+
+def test_the_report_is_whole(report):
+    out, result = report
+    assert json.loads((out / "report.json").read_text()) == json.loads(json.dumps(result))
+    page = (out / "report.html").read_text()
+    assert page.count("data:image/png;base64,") >= 4
+    assert "http" not in page  # nothing is fetched
+    for test, methods in result["splits"].items():
+        assert set(methods) == {"global", "pair last", "by source", "truth"}
+        for name, part in methods.items():
+            low, high = part["intervals"]["bits"]
+            assert low <= part["bits"] <= high, (test, name)
+            assert methods["truth"]["bits"] <= part["bits"], (test, name)
+    assert result["data"]["tests"]["pairs"]["pair_in_train"] == 0
+
+
+def test_run_again_it_only_fills_gaps(report, world):
+    out, result = report
+    part = out / "parts" / "pair-last" / "later.npz"
+    kept = out / "parts" / "global" / "later.npz"
+    part.unlink()
+    before = kept.stat().st_mtime_ns
+    again = evaluate(world, out, OPTIONS, world=world)
+    assert again["splits"] == result["splits"]
+    assert kept.stat().st_mtime_ns == before
+    assert set(again["seconds"]) == {"pair last"}
+    with pytest.raises(UsageError, match="other data or with other options"):
+        evaluate(world, out, EvaluateOptions(queries=99, baselines=("global",)))
+
+
+def test_compare_and_evaluate_from_the_command_line(report, world, tmp_path):
+    out, result = report
+    evaluate_cli.register(app)
+    runner = CliRunner()
+    asked = [
+        "--data",
+        str(world),
+        "--out",
+        str(tmp_path / "other"),
+        "--baselines",
+        "global",
+        "--queries",
+        "50",
+    ]
+    answer = runner.invoke(app, ["evaluate", *asked])
+    assert answer.exit_code == 0, answer.output
+    assert "Bits per result" in answer.output
+    answer = runner.invoke(app, ["compare", str(out), str(tmp_path / "other"), "--metric", "bits", "--json"])
+    assert answer.exit_code == 0, answer.output
+    compared = json.loads(answer.output)
+    row = next(r for r in compared["rows"] if r["split"] == "later" and r["method"] == "global")
+    assert row["values"][0] == result["splits"]["later"]["global"]["bits"]
+    assert not compared["same_data"]
+    with pytest.raises(PingError, match="not a report"):
+        compare([tmp_path], "bits")
+
+
+def test_a_model_is_one_more_method(world):
+    config = ModelConfig(layers=1, width=32, heads=2, kv_heads=2, head_dim=16, mlp_width=64, max_length=128)
+    model = Model(Engine(config, random_tensors(config)), rtt_encoding("compact"), {})
+    data = read_measurements(world)
+    asked = data.take(slice(-6, None))
+    history = History(data)
+    answers = ModelMethod(model, size=3).predict(asked.queries(), history)
+    questions = ModelMethod(model, size=3).questions(asked.queries(), history)
+    exact = model.rtt_scores(questions, asked.rtt, (0.25, 0.75))
+    small = asked.rtt < 2000
+    np.testing.assert_allclose(answers.bits(asked.rtt)[small], exact.bits[small], atol=1e-4)
+    np.testing.assert_allclose(answers.failure, exact.failure, atol=1e-6)
+    # The grid is 2 % wide above two seconds, where an untrained model puts much.
+    np.testing.assert_allclose(answers.quantile([0.25, 0.75]), exact.quantiles, rtol=0.03, atol=0.2)
+
+
+def test_context_is_chosen_for_the_question():
+    dst = np.zeros((8, 16), np.uint8)
+    dst[:, 10:12] = 255
+    near, nearer = [9, 9, 9, 7], [9, 9, 9, 1]
+    dst[:, 12:] = [nearer, [8] * 4, near, [7] * 4, nearer, [5] * 4, [4] * 4, nearer]
+    wanted = dst[0]
+    assert list(choose(dst, wanted, 0)) == []
+    assert list(choose(dst, wanted, 1)) == [7]
+    assert list(choose(dst, wanted, 4)) == [7, 4, 0, 6]
+    assert set(choose(dst, wanted, 6)) == {7, 4, 0, 2, 6, 5}
+    assert sorted(choose(dst, wanted, 50)) == list(range(8))
+
+
+def test_intervals_widen_with_likeness_inside_sources():
+    random = np.random.default_rng(0)
+    sources = np.repeat(np.arange(20), 50)
+    alike = random.normal(0, 1, 20)[sources]
+    apart = random.normal(0, 1, 1000)
+    bootstrap = Bootstrap(sources)
+    wide, narrow = bootstrap.mean(alike), bootstrap.mean(apart)
+    assert wide[1] - wide[0] > 3 * (narrow[1] - narrow[0])
+    median = bootstrap.median(apart)
+    assert median[0] < np.median(apart) < median[1]
+
+
+def test_an_unknown_method_is_named():
+    with pytest.raises(UsageError, match="no method 'magic'"):
+        make("magic")
