@@ -32,7 +32,7 @@ def test_a_broken_record_in_the_data(rows, tmp_path):
 
 
 def test_a_loss_that_is_no_number(rows, tmp_path):
-    with pytest.raises(PingError, match=r"the loss of step . is (nan|inf)"):
+    with pytest.raises(PingError, match=r"of step \d+ is (nan|inf)"):
         train(
             "tiny",
             [*SMALL, "learning_rate=1e30", "warmup_steps_fraction=0", "gradient_clipping_threshold=0"],

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     run = tmp_path_factory.mktemp("model") / "run"
-    return seam.read_config(settings.find("tiny"), [*SMALL, "network_train_files=none"], run)
+    return seam.read_config(settings.find("tiny"), [*SMALL, "network_train_files=unused"], run)
 
 
 @pytest.fixture(scope="module")

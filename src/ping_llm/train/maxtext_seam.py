@@ -10,6 +10,7 @@ import contextlib
 import functools
 import io
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -182,7 +183,10 @@ def _jax_as_maxtext_sets_it(config: Any) -> Iterator[None]:
 
 
 def _quiet() -> None:
-    absl.logging.set_verbosity(absl.logging.ERROR)
+    if os.environ.get("PING_LLM_DEBUG"):
+        return
+    # What fails also raises, and we say it in one sentence.
+    absl.logging.set_verbosity(absl.logging.FATAL)
     for name in ("maxtext", "pyconfig", "orbax"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -243,6 +247,7 @@ class _Saver:
             return
         assert self.logger is not None
         self.logger.write_buffered()
+        self.wait()
         self._session.saving(config.steps - 1)
         self._original(manager, state, config, iterator)
 
@@ -258,6 +263,7 @@ class _Saver:
         if due or stop:
             self.logger.write_buffered()
         if manager is not None and (due or stop):
+            self.wait()
             self._session.saving(step)
             if due:
                 self._original(manager, state, config, iterator, step)
@@ -268,7 +274,11 @@ class _Saver:
             raise exceptions.StopTraining("asked to stop")
 
     def wait(self) -> None:
-        """Let a save that goes on in the background finish: MaxText leaves it when it stops early."""
+        """Let the save that goes on in the background finish.
+
+        MaxText leaves it when it stops early. The next save would wait for it anyway, and what is complete
+        can be entered with its checksums.
+        """
         if self._manager is not None:
             checkpointing.wait_until_finished(self._manager)
 

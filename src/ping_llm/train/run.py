@@ -106,7 +106,8 @@ def train(
             _run(seam, full, session)
         except BaseException as error:
             if hosts.index == 0:
-                folder.update(run, state=folder.FAILED, message=str(error))
+                with contextlib.suppress(OSError):  # of a full disk, most likely; the error is what matters
+                    folder.update(run, state=folder.FAILED, message=str(error))
             raise
         state = folder.STOPPED if session.stopped else folder.FINISHED
         if hosts.index == 0:
@@ -134,11 +135,12 @@ def _run(seam: Any, config: Any, session: Any) -> None:
     except (PingError, KeyboardInterrupt):
         raise
     except Exception as error:
-        if session_error := _disk_full(error):
-            raise PingError(f"the disk is full: {session_error}") from error
+        if _disk_full(error):
+            raise PingError("the disk is full; free some of it, and the same command goes on") from error
         raise PingError(f"MaxText failed: {type(error).__name__}: {error}") from error
     finally:
-        session.close()
+        with contextlib.suppress(OSError):
+            session.close()
     session.check()
 
 
@@ -153,14 +155,14 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _disk_full(error: BaseException | None) -> str | None:
+def _disk_full(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            return str(error)
+            return True
         if "No space left on device" in str(error):
-            return str(error).splitlines()[0]
+            return True
         error = error.__cause__ or error.__context__
-    return None
+    return False
 
 
 def _name_wandb_run(run: Path) -> None:
@@ -178,6 +180,8 @@ def check(config: Any) -> None:
         return
     if config.vocab_size != VOCABULARY_SIZE:
         raise UsageError(f"vocab_size={config.vocab_size}, but the tokens are {VOCABULARY_SIZE}")
+    if config.global_batch_size_to_load < 1:
+        raise UsageError(f"per_device_batch_size={config.per_device_batch_size} makes no batch")
     if not config.network_train_files:
         raise UsageError("no data to train on: give --rows DIR or network_train_files=DIR")
     if config.eval_interval > 0 and not config.network_eval_files:

@@ -9,7 +9,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from ping_llm.errors import PingError
-from ping_llm.train import checkpoints, folder, settings
+from ping_llm.train import checkpoints, folder, picture, settings
 from ping_llm.train.feed import Feed, Source
 from ping_llm.train.records import LiveLine, Records
 from ping_llm.train.stops import Stops
@@ -60,7 +60,10 @@ class Session:
         self._mark("model")
         rows = Path(config.network_train_files)
         epochs = config.network_epochs or None
-        self._feed = Feed(self._open(rows, config.global_batch_size_to_load, epochs), for_train)
+        source = self._open(rows, config.global_batch_size_to_load, epochs)
+        if config.grain_visualization_dir and self._first:
+            picture.write(source, Path(config.grain_visualization_dir))
+        self._feed = Feed(source, for_train)
         if self.next_step:
             self._feed.skip_to(self._streams.at(self.next_step - 1), self.next_step)
         if config.eval_interval > 0:
@@ -82,7 +85,8 @@ class Session:
             epochs=epochs,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
-            threads=self._config.grain_worker_count,
+            # To debug, batches are made where they are asked for, so that a traceback leads there.
+            threads=0 if self._config.grain_debug_mode else self._config.grain_worker_count,
         )
 
     def begin(self, step: int, parameters: int, writer: Any) -> None:
@@ -96,9 +100,11 @@ class Session:
 
     def record(self, kind: str, step: int, scalars: dict[str, float]) -> None:
         loss = scalars["learning/loss" if kind == "train" else "eval/avg_loss"]
-        if not math.isfinite(loss):
+        norm = scalars.get("learning/grad_norm", 0.0)
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            what, value = ("loss", loss) if not math.isfinite(loss) else ("gradient's norm", norm)
             raise PingError(
-                f"the loss of step {step} is {loss}; checkpoints up to before it are in "
+                f"the {what} of step {step} is {value}; checkpoints from before are in "
                 f"{self._run / 'checkpoints'}. A lower learning_rate or gradient_clipping_threshold may help"
             )
         bits = {name.split("/")[-1]: value for name, value in scalars.items() if "/bits/" in name}
