@@ -142,7 +142,17 @@ def test_prefixes(text, canonical, known):
     assert prefix.covers(prefix.packed)
 
 
-_BAD_PREFIXES = ["", "?", "0.0.0.0/0", "::/0", "203.0.113.9/24", "1.2.3.4.?", "2001::?", "host"]
+_BAD_PREFIXES = [
+    "",
+    "?",
+    "0.0.0.0/0",
+    "::/0",
+    "::ffff:0:0/96",
+    "203.0.113.9/24",
+    "1.2.3.4.?",
+    "2001::?",
+    "host",
+]
 
 
 @pytest.mark.parametrize("text", _BAD_PREFIXES)

@@ -171,7 +171,9 @@ def parse_prefix(text: str) -> Prefix:
     packed = network.network_address.packed
     if isinstance(network, ipaddress.IPv4Network):
         return Prefix(MAPPED_PREFIX + packed, network.prefixlen)
-    if packed[:12] == MAPPED_PREFIX and network.prefixlen > 96:
+    if packed[:12] == MAPPED_PREFIX:
+        if network.prefixlen <= 96:
+            raise ValueError(f"{text!r} is all of IPv4: it says nothing about the address")
         return Prefix(packed, network.prefixlen - 96)
     return Prefix(packed, network.prefixlen)
 
