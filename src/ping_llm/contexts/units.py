@@ -165,37 +165,37 @@ class UnitFiller:
         )
 
     def _read(self, rows: np.ndarray, bad: list[int]) -> RowBlock:
-        """The rows, each with as many measurements as the index says; bad ones stop us, or are empty."""
+        """The rows; one that is bad stops us, or is empty."""
         try:
-            block = self.rows.read(rows)
-            wrong = np.flatnonzero(np.diff(block.offsets) != self.rows.index.counts[rows])
-            if len(wrong):
-                row = int(rows[wrong[0]])
-                raise PingError(
-                    f"row {row} has {int(np.diff(block.offsets)[wrong[0]])} measurements, "
-                    f"its index says {int(self.rows.index.counts[row])}; build the rows again"
-                )
-            return block
+            return self._read_checked(rows)
+        except PingError as error:
+            blocks = [self._read_one(row, bad) for row in rows.tolist()]
+            if not any(block.measurements for block in blocks):
+                raise PingError(f"none of {len(rows)} rows can be read: {error}") from error
+        return _join(blocks)
+
+    def _read_checked(self, rows: np.ndarray) -> RowBlock:
+        block = self.rows.read(rows)
+        counts, expected = np.diff(block.offsets), self.rows.index.counts[rows]
+        for place in np.flatnonzero(counts != expected).tolist():
+            raise PingError(
+                f"row {int(rows[place])} has {int(counts[place])} measurements, its index says "
+                f"{int(expected[place])}; build the rows again"
+            )
+        return block
+
+    def _read_one(self, row: int, bad: list[int]) -> RowBlock:
+        """A row by itself. Which rows are bad depends on the data alone, so all skip the same."""
+        try:
+            return self._read_checked(np.array([row]))
         except PingError as error:
             if self.on_bad_row == STOP:
                 raise PingError(f"{error} (on_bad_row=skip goes on without such rows)") from error
-        return self._read_good(rows, bad)
-
-    def _read_good(self, rows: np.ndarray, bad: list[int]) -> RowBlock:
-        """Read row by row, and leave empty what cannot be read: which that is depends on the data alone."""
-        blocks = []
-        for row in rows.tolist():
-            try:
-                block = self.rows.read([row])
-                if block.measurements != int(self.rows.index.counts[row]):
-                    raise PingError(f"row {row} has another number of measurements than its index says")
-            except PingError as error:
-                _log.warning("skipped a bad row: %s", error)
-                bad.append(row)
-                block = RowBlock.empty(1, 0)
-                block.src[:] = 0
-            blocks.append(block)
-        return _join(blocks)
+            _log.warning("skipped a bad row: %s", error)
+        bad.append(row)
+        empty = RowBlock.empty(1, 0)
+        empty.src[:] = 0
+        return empty
 
 
 def _allocate(sequences: int, length: int, max_segments: int) -> tuple[np.ndarray, np.ndarray]:
