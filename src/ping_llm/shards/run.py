@@ -1,0 +1,206 @@
+"""`ping-llm shard`: count, cut, write, prove, report."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+
+from ping_llm import files
+from ping_llm.errors import PingError, UsageError
+from ping_llm.progress import Progress
+from ping_llm.shards.assign import LEFT_OUT, Assigner, Dealer, stratum_length_us
+from ping_llm.shards.check import Check, Checker, Shard
+from ping_llm.shards.cuts import find_cuts, time_range
+from ping_llm.shards.measurements import ParquetInput, connect, open_input, read_columns
+from ping_llm.shards.options import ShardOptions
+from ping_llm.shards.write import ShardWriter
+
+REPORT_FILE = "shard.json"
+REPORT_VERSION = 1
+
+DEFAULT_MEMORY_MB = 1_000
+
+
+@dataclass(frozen=True)
+class Report:
+    """What shard.json holds."""
+
+    content: dict[str, Any]
+    was_done: bool = False
+
+    @property
+    def broken(self) -> list[str]:
+        return [check["promise"] for check in self.content["checks"] if not check["holds"]]
+
+
+def shard(
+    inputs: Sequence[str],
+    out: Path,
+    options: ShardOptions,
+    memory_mb: int = DEFAULT_MEMORY_MB,
+    threads: int = 2,
+) -> Report:
+    """Split measurements into shards below `out`, and prove that the splits share nothing they may not."""
+    data = open_input(inputs)
+    if not data.rows:
+        raise PingError(f"{' '.join(inputs)} has no measurements.")
+    done = _done_before(out, data, options)
+    if done:
+        return done
+    out.mkdir(parents=True, exist_ok=True)
+    spill = Path(tempfile.mkdtemp(prefix=".spill-", dir=out))
+    try:
+        with connect(memory_mb, threads, spill) as connection:
+            report = _run(connection, data, out, options)
+    except duckdb.OutOfMemoryException as error:
+        raise PingError(
+            f"DuckDB needs more than {memory_mb} MB ({str(error).splitlines()[0]}): give --memory."
+        ) from error
+    finally:
+        shutil.rmtree(spill, ignore_errors=True)
+    if report.broken:
+        files.write_json(out / f"broken-{REPORT_FILE}", report.content)
+        raise PingError(f"{out}: {'; '.join(report.broken)} does not hold, see broken-{REPORT_FILE}.")
+    files.write_json(out / REPORT_FILE, report.content)
+    return report
+
+
+def _run(
+    connection: duckdb.DuckDBPyConnection, data: ParquetInput, out: Path, options: ShardOptions
+) -> Report:
+    stratum_us = stratum_length_us(*time_range(connection, data))
+    cuts = find_cuts(connection, data, options) if options.by == "time" else None
+
+    plan = Assigner(options, cuts, stratum_us)
+    with Progress("count", data.rows, "measurements") as progress:
+        for batch in read_columns(connection, data, _needed(options)):
+            plan.splits(batch)
+            progress.advance(len(batch))
+    rows_of = plan.counts.sum(axis=0)
+    for index in options.used:
+        if not rows_of[index]:
+            raise PingError(
+                f"The split {options.splits[index]} would be empty: {data.rows:,} measurements are too few "
+                f"to split by {options.by} like this. Give other --fractions, or another --seed."
+            )
+    shards_of = share_out(options.shards_for(data.rows), rows_of)
+    paths = [
+        (out / options.splits[index] / f"shard-{number:05d}.parquet", options.splits[index], number)
+        for index in options.used
+        for number in range(shards_of[index])
+    ]
+
+    dealer = Dealer.plan(plan.counts, plan.order_of_strata(), shards_of)
+    assigner = Assigner(options, cuts, stratum_us)
+    with (
+        Progress("write", data.rows, "measurements") as progress,
+        ShardWriter([path for path, _, _ in paths]) as writer,
+    ):
+        for batch in read_columns(connection, data):
+            shards = dealer.deal(*assigner.splits(batch))
+            kept = shards != LEFT_OUT
+            writer.write(shards[kept], batch if kept.all() else batch.take(kept))
+            progress.advance(len(batch))
+
+    left_out = data.rows - int(rows_of.sum())
+    written = [Shard(path, split, number, pq.read_metadata(path).num_rows) for path, split, number in paths]
+    return _report(connection, data, out, options, written, left_out, stratum_us)
+
+
+def _report(
+    connection: duckdb.DuckDBPyConnection,
+    data: ParquetInput,
+    out: Path,
+    options: ShardOptions,
+    written: list[Shard],
+    left_out: int,
+    stratum_us: int,
+) -> Report:
+    checker = Checker(connection, options, written)
+    checks: list[Check | None] = [checker.rows(data.rows, left_out), checker.leakage(), checker.sizes()]
+    checks += [checker.strata(name, stratum_us) for name in options.stratify]
+    content: dict[str, Any] = {
+        "version": REPORT_VERSION,
+        "options": options.as_json(),
+        "input": {"files": len(data.files), "rows": data.rows, "fingerprint": data.fingerprint},
+        "rows": {"in": data.rows, "out": sum(shard.rows for shard in written), "in_gaps": left_out},
+        "splits": checker.figures(),
+        "checks": [check.as_json() for check in checks if check],
+        "shared_probe_ids": checker.shared_probe_ids(),
+        "shards": [
+            {
+                "path": str(shard.path.relative_to(out)),
+                "rows": shard.rows,
+                "bytes": shard.path.stat().st_size,
+                "sha256": _sha256(shard.path),
+            }
+            for shard in written
+        ],
+    }
+    # Tuples and NumPy numbers become what a reader of the file sees.
+    return Report(json.loads(json.dumps(content)))
+
+
+def _needed(options: ShardOptions) -> frozenset[str] | None:
+    """Columns that decide: counting reads no others. The rules of measurements are checked when writing."""
+    if options.by == "row" and not options.stratify:
+        return None
+    columns = {"time": {"event_time"}, "probe": {"src_addr"}, "pair": {"src_addr", "dst_addr"}, "row": set()}
+    needed = columns[options.by]
+    strata = {"time": "event_time", "ip_version": "src_addr", "failed": "rtt"}
+    return frozenset(needed | {strata.get(name, name) for name in options.stratify})
+
+
+def share_out(shards: int, rows_of: np.ndarray) -> list[int]:
+    """Shards of each split, in proportion to its rows, at least one for any rows."""
+    counts = np.where(rows_of > 0, 1, 0)
+    for _ in range(shards - int(counts.sum())):
+        # The split whose shards are largest gets the next one.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            size = np.where(rows_of > 0, rows_of / counts, 0)
+        counts[int(size.argmax())] += 1
+    return counts.tolist()
+
+
+def _done_before(out: Path, data: ParquetInput, options: ShardOptions) -> Report | None:
+    """The report of the same work done before; refuses a folder that holds something else."""
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file: name a folder for the shards.")
+    path = out / REPORT_FILE
+    if path.exists():
+        content = json.loads(path.read_text())
+        same = content.get("options") == json.loads(json.dumps(options.as_json()))
+        same &= content.get("input", {}).get("fingerprint") == data.fingerprint
+        whole = all(
+            (out / entry["path"]).exists() and (out / entry["path"]).stat().st_size == entry["bytes"]
+            for entry in content.get("shards", [])
+        )
+        if same and whole:
+            return Report(content, was_done=True)
+        if not same:
+            raise UsageError(
+                f"{out} holds shards of other data or options (see {path}): remove it, or name another."
+            )
+        return None
+    strangers = [
+        item
+        for item in (out.iterdir() if out.exists() else [])
+        if item.name not in ("train", "val", "test", f"broken-{REPORT_FILE}")
+        and not item.name.startswith(".")
+    ]
+    if strangers:
+        raise UsageError(f"{out} holds {strangers[0].name}, which is not of a sharding: name another folder.")
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
