@@ -10,7 +10,8 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.train import checkpoints, folder
 from ping_llm.train.run import train
 
-pytestmark = pytest.mark.slow
+# Minutes where the cores are shared; seconds where they are not.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_running_out_of_data(few_rows, tmp_path):

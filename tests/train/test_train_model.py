@@ -22,7 +22,8 @@ with quiet():
 
     from ping_llm.train import maxtext_seam as seam
 
-pytestmark = pytest.mark.slow
+# Minutes where the cores are shared; seconds where they are not.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

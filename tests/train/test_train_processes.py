@@ -8,7 +8,8 @@ from small_training import SMALL, command, losses, start
 from ping_llm.train.hosts import Hosts
 from ping_llm.train.run import train
 
-pytestmark = pytest.mark.slow
+# Minutes where the cores are shared; seconds where they are not.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def _free_port():

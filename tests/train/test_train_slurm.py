@@ -11,7 +11,7 @@ from small_training import command, losses
 
 from ping_llm.train import checkpoints, folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 _JOB = Path(__file__).parents[2] / "deploy" / "slurm" / "train.sbatch"
 

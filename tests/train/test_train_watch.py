@@ -9,7 +9,8 @@ from small_training import STEPS, losses
 from ping_llm.contexts.batches import Batches
 from ping_llm.train import fields, folder
 
-pytestmark = pytest.mark.slow
+# Minutes where the cores are shared; seconds where they are not.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def _records(run, kind):
