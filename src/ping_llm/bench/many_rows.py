@@ -18,7 +18,6 @@ REAL_ROWS = 100_000
 
 def write(folder: Path, rows: int) -> None:
     """Rows of one measurement each. Planning and reading cannot tell that the shards are the same file."""
-    folder.mkdir(parents=True, exist_ok=True)
     real = min(rows, REAL_ROWS)
     addresses = np.zeros((real, 16), np.uint8)
     addresses[:, 10:12] = 255
@@ -31,7 +30,7 @@ def write(folder: Path, rows: int) -> None:
             "rtt": pa.array(np.linspace(1.0, 300.0, real)),
         }
     )
-    measurements = folder / "measurements.parquet"
+    measurements = folder.with_name(folder.name + "-measurements.parquet")
     pq.write_table(table, measurements)
     build([measurements], folder)
     measurements.unlink()

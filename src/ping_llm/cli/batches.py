@@ -171,10 +171,7 @@ def run_keys(directory: Path) -> dict[str, Any]:
         return {}
     import yaml
 
-    keys = yaml.safe_load(config.read_text()) or {}
-    if keys.get("network_data_format") == "probe_rows":  # another name of the same
-        keys["network_data_format"] = "probe_chunks"
-    return keys
+    return yaml.safe_load(config.read_text()) or {}
 
 
 def rows_below(directory: Path) -> Path:

@@ -292,9 +292,9 @@ class ReferenceBatches:
             if not any(planned):
                 return
             unit_key = combine(epoch_key(self._seed, place // len(self._pairs)), place % len(self._pairs))
-            filled = [self.fill(planned, sequence, unit_key) for sequence in range(sequences)]
             for first in range(0, used, self._batch_size):
-                yield self.batch(filled[first : first + self._batch_size])
+                of_batch = range(first, first + self._batch_size)
+                yield self.batch([self.fill(planned, sequence, unit_key) for sequence in of_batch])
             place += sum(map(len, planned))
 
     def contexts(self, place: int) -> Iterator[Planned]:
