@@ -70,6 +70,11 @@ def test_default_mixtures_are_those_of_the_typical_dump(dump):
     assert 300 < p99 < 450
 
 
+def test_all_days_are_alike(dump):
+    days = dump[1].per_hour.reshape(-1, 24).sum(axis=1)
+    assert days.max() < 1.15 * days.min()
+
+
 def test_pairs_repeat_after_minutes_to_hours():
     world = World.build(DUMP)
     slots = np.diff(world.schedule.first_slot)

@@ -8,7 +8,7 @@ from ping_llm.errors import UsageError
 from ping_llm.schema import END_TIME, MIN_TIME
 
 #: Changes whenever the same options would give other bytes: an old world.json is then refused.
-WORLD_VERSION = 1
+WORLD_VERSION = 2
 
 #: The typical dump has about 28 measurements per source.
 MEASUREMENTS_PER_PROBE = 28

@@ -1,8 +1,9 @@
 """Who measures whom, and when: as in RIPE Atlas, a probe pings each of its targets every so often.
 
 A probe with c measurements has about 0.8 √c targets (a slot each), all at one interval from 4 minutes to
-6 hours, in a window somewhere in the world's days. Everything is arithmetic on the slot and the round: any
-stretch of time can be produced without the rest, so a world of any length is written in bounded memory.
+6 hours, from some time on; at the end of the world's days it goes on at their beginning, so that all days are
+alike. Everything is arithmetic on the slot and the round: any stretch of time can be produced without the
+rest, so a world of any length is written in bounded memory.
 """
 
 from typing import NamedTuple
@@ -51,14 +52,12 @@ def make_schedule(options: WorldOptions, target_weights: np.ndarray) -> Schedule
     # Mostly the longest interval that fits, sometimes one, two … steps shorter.
     seconds = options.days * DAY
     longest = np.searchsorted(INTERVALS, seconds // rounds, side="right") - 1
-    if (longest < 0).any():
-        # More than one round a second: times repeat, which a real dump would not.
-        longest = longest.clip(0)
-        rounds = np.minimum(rounds, seconds)
+    # More than one round a second: times repeat, which those of a real dump would not.
+    longest = longest.clip(0)
     shorter = (np.log2(1 / uniform(seed, Stream.PROBE_INTERVAL, ids))).astype(np.int64)
     shortest = np.minimum(longest, 3)
     interval = INTERVALS[np.maximum(longest - shorter, shortest)]
-    start = (uniform(seed, Stream.PROBE_START, ids) * (seconds - rounds * interval + 1)).astype(np.int64)
+    start = (uniform(seed, Stream.PROBE_START, ids) * seconds).astype(np.int64)
 
     first_slot = np.concatenate([[0], np.cumsum(slots)])
     cumulative = np.cumsum(target_weights) / target_weights.sum()
@@ -102,7 +101,7 @@ def rounds_of(count: int, slots: int, position: int) -> int:
 
 @kernel
 def moment(schedule, probe, slot, round_):
-    """Second after the world's start of one measurement. Less than start + rounds * interval."""
+    """Second after the world's start of one measurement, before it is wrapped into the world's days."""
     interval = np.int64(schedule.interval[probe])
     late = np.minimum(interval // LATE_SHARE, LATE_MOST)
     delay = np.int64(bits_at(schedule.late_key, slot, round_) % np.uint64(late + 1))
@@ -131,21 +130,22 @@ def fill(schedule, begin_second, end_second, seconds, probes, slots, rounds, tim
         begin, end = schedule.first_slot[probe], schedule.first_slot[probe + 1]
         most = rounds_of(schedule.measurements[probe], end - begin, 0)
         start = schedule.start[probe]
-        if most * interval <= seconds and (start >= end_second or start + most * interval < begin_second):
-            continue
-        for slot in range(begin, end):
-            here = rounds_of(schedule.measurements[probe], end - begin, slot - begin)
-            first, last = np.int64(0), here
-            if most * interval <= seconds:
+        # The stretch of time as often as the probe's schedule wraps past it: mostly once or twice.
+        for wrapped in range(0, start + most * interval + LATE_MOST, seconds):
+            low, high = begin_second + wrapped, end_second + wrapped
+            if start >= high or start + most * interval + LATE_MOST < low:
+                continue
+            for slot in range(begin, end):
+                here = rounds_of(schedule.measurements[probe], end - begin, slot - begin)
                 offset = start + schedule.phase[slot]
-                first = max(np.int64(0), (begin_second - offset - LATE_MOST) // interval)
-                last = min(here, (end_second - offset) // interval + 1)
-            for round_ in range(first, last):
-                time = moment(schedule, probe, slot, round_) % seconds
-                if begin_second <= time < end_second:
-                    probes[size] = probe
-                    slots[size] = slot
-                    rounds[size] = round_
-                    times[size] = time
-                    size += 1
+                first = max(np.int64(0), (low - offset - LATE_MOST) // interval)
+                last = min(here, (high - offset) // interval + 1)
+                for round_ in range(first, last):
+                    time = moment(schedule, probe, slot, round_)
+                    if low <= time < high:
+                        probes[size] = probe
+                        slots[size] = slot
+                        rounds[size] = round_
+                        times[size] = time - wrapped
+                        size += 1
     return size
