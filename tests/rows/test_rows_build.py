@@ -100,7 +100,7 @@ def edge_table(seed: int, count: int, columns=tuple(EDGES)) -> pa.Table:
 
 
 @given(st.integers(0, 2**32), st.integers(0, 60), st.sampled_from(["src_addr", "probe_id"]))
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_edge_cases_as_the_reference_has_them(tmp_path_factory, seed, count, group_by):
     place = tmp_path_factory.mktemp("edges")
     pq.write_table(edge_table(seed, count), place / "in.parquet")

@@ -33,6 +33,7 @@ _ROOMS = (
     "simulate",
     "ingest",
     "shard",
+    "describe",
     "rows",
     "tokens",
     "batches",

@@ -46,14 +46,20 @@ def build(
             steps.clear_up(plan)
             return manifest
         _remove_leftovers(plan)
-        if run.engine == "reference":
-            from ping_llm.rows.reference import encode_all
-        elif run.engine == "spark":
-            from ping_llm.rows.spark import encode_all
-        else:
-            encode_all = _scan_and_encode
-        encode_all(plan, run)
+        _engine(run.engine)(plan, run)
         return steps.finish(plan)
+
+
+def _engine(name: str) -> Callable[[Plan, RunOptions], None]:
+    if name == "reference":
+        from ping_llm.rows import reference
+
+        return reference.encode_all
+    if name == "spark":
+        from ping_llm.rows import spark
+
+        return spark.encode_all
+    return _scan_and_encode
 
 
 def run_step(

@@ -29,6 +29,16 @@ def fingerprint(options: dict[str, Any], shard_checksums: Sequence[str], index_c
     return hashlib.sha256(described.encode()).hexdigest()
 
 
+def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with a checksum of itself."""
+    return manifest | {"checksum": hashlib.sha256(manifest_bytes(manifest | {"checksum": ""})).hexdigest()}
+
+
+def manifest_bytes(manifest: dict[str, Any]) -> bytes:
+    """The bytes of manifest.json, as `files.write_json` writes them."""
+    return (json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
 def load_manifest(directory: Path) -> dict[str, Any]:
     """Read and check manifest.json.
 

@@ -99,7 +99,7 @@ def read_part(headers: Sequence[SpillHeader], part: int, limit: int) -> Iterable
             while left:
                 take = min(left, len(block) - filled)
                 _read_exactly(file, block[filled : filled + take], header.path)
-                _add_content(block[filled : filled + take], found)
+                add_content(block[filled : filled + take], found)
                 filled, left, total = filled + take, left - take, total - take
                 if filled == len(block) and total:
                     yield block
@@ -142,6 +142,6 @@ def _scatter(words, places, cursor, out):
 
 
 @kernel
-def _add_content(words, total):
+def add_content(words, total):
     for row in range(len(words)):
         total[0] += content(words, row)

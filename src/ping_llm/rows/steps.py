@@ -23,6 +23,7 @@ from ping_llm.rows.manifest import (
     MANIFEST_FILE,
     file_sha256,
     fingerprint,
+    sealed,
 )
 from ping_llm.rows.plan import Plan
 from ping_llm.rows.shard import ShardInfo, ShardWriter
@@ -152,7 +153,7 @@ def _finish_split(
     shards = [markers[part] for part in parts]
     measurements = sum(shard["measurements"] for shard in shards)
     rows = sum(shard["rows"] for shard in shards)
-    return {
+    manifest = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "fingerprint": fingerprint(
@@ -177,6 +178,7 @@ def _finish_split(
             "sha256": index_checksum,
         },
     }
+    return sealed(manifest)
 
 
 def clear_up(plan: Plan) -> None:

@@ -1,0 +1,9 @@
+"""What spark-submit runs: `ping-llm rows build --engine spark` with the arguments given."""
+
+import sys
+
+from ping_llm.cli import main
+
+if __name__ == "__main__":
+    sys.argv = ["ping-llm", "rows", "build", "--engine", "spark", *sys.argv[1:]]
+    main()

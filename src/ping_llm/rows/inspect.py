@@ -1,0 +1,248 @@
+"""What is in a folder of rows, from its index alone; a single row in full; both as a page."""
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ping_llm import addresses
+from ping_llm.rows.store import RowStore
+from ping_llm.schema import NO_REPLY
+
+LENGTHS = (512, 1024, 2048)
+_LARGEST = 10
+_PACKING_SAMPLE = 100_000
+
+# Tokens of a measurement with the default fields and the compact RTT encoding: MEASUREMENT, the destination
+# (role and bytes), the RTT (3), the time (2 to 5: 3.5). The source is said once, the first time in full (9).
+_IPV4_TOKENS = 1 + 5 + 3 + 3.5
+_IPV6_TOKENS = 1 + 17 + 3 + 3.5
+_MEASUREMENTS_PER_CONTEXT, _MAX_CONTEXTS = 30, 16
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Share of padding in sequences of `length` tokens: one context each, or packed."""
+
+    length: int
+    alone: float
+    packed: float
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The figures of a folder."""
+
+    path: str
+    fingerprint: str
+    rows: int
+    measurements: int
+    sources: int
+    ipv4_rows: int
+    shards: int
+    bytes: int
+    bytes_per_measurement: float
+    measurements_per_row: dict[str, float]
+    histogram: list[tuple[str, int, int]]  # label, rows, measurements
+    first_time: str | None
+    last_time: str | None
+    median_span_hours: float
+    largest_sources: list[tuple[str, int, int]]  # address, rows, measurements
+    padding: list[Padding]
+    rejected: dict[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def inspect(store: RowStore) -> Inspection:
+    """Figures of the whole folder; no shard is read."""
+    counts = store.counts.astype(np.int64)
+    sources, source_rows, source_measurements = _by_source(store)
+    largest = np.argsort(-source_measurements, kind="stable")[:_LARGEST]
+    texts = addresses.unpack(np.ascontiguousarray(sources[largest])).to_pylist()
+    span = (store.index.last_time - store.index.first_time) / 3.6e9
+    size = sum(shard["bytes"] for shard in store.manifest["shards"])
+    some = len(counts) > 0
+    return Inspection(
+        path=str(store.path),
+        fingerprint=store.fingerprint,
+        rows=len(store),
+        measurements=int(counts.sum()),
+        sources=len(sources),
+        ipv4_rows=int(store.ipv4.sum()),
+        shards=len(store.manifest["shards"]),
+        bytes=size,
+        bytes_per_measurement=size / max(1, int(counts.sum())),
+        measurements_per_row={
+            name: float(np.percentile(counts, percent)) if some else 0.0
+            for name, percent in (("min", 0), ("p50", 50), ("p90", 90), ("p99", 99), ("max", 100))
+        }
+        | {"mean": float(counts.mean()) if some else 0.0},
+        histogram=_histogram(counts),
+        first_time=_time(int(store.index.first_time.min())) if some else None,
+        last_time=_time(int(store.index.last_time.max())) if some else None,
+        median_span_hours=float(np.median(span)) if some else 0.0,
+        largest_sources=[
+            (text, int(source_rows[i]), int(source_measurements[i]))
+            for text, i in zip(texts, largest, strict=True)
+        ],
+        padding=[_padding(counts, store.ipv4, length) for length in LENGTHS],
+        rejected=store.manifest["counts"]["rejected"],
+    )
+
+
+def _by_source(store: RowStore) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each source with its rows and measurements."""
+    packed = np.ascontiguousarray(store.index.src).view(np.dtype((np.void, 16))).ravel()
+    unique, inverse, rows = np.unique(packed, return_inverse=True, return_counts=True)
+    measurements = np.bincount(inverse, weights=store.counts, minlength=len(unique)).astype(np.int64)
+    return unique.view(np.uint8).reshape(-1, 16), rows, measurements
+
+
+def _histogram(counts: np.ndarray) -> list[tuple[str, int, int]]:
+    """Rows by their number of measurements, in powers of two."""
+    if not len(counts):
+        return []
+    exponents = np.frexp(counts)[1] - 1
+    lines = []
+    for exponent in range(int(exponents.max()) + 1):
+        chosen = exponents == exponent
+        low, high = 2**exponent, 2 ** (exponent + 1) - 1
+        label = f"{low:,}" if low == high else f"{low:,}–{high:,}"
+        lines.append((label, int(chosen.sum()), int(counts[chosen].sum())))
+    return lines
+
+
+def _padding(counts: np.ndarray, ipv4: np.ndarray, length: int) -> Padding:
+    """Expected padding when a row gives min(⌈n/30⌉, 16) contexts, each cut to the sequence."""
+    if not len(counts):
+        return Padding(length, 0.0, 0.0)
+    per = np.where(ipv4, _IPV4_TOKENS, _IPV6_TOKENS)
+    tokens = np.minimum(np.where(ipv4, 5, 17) + 5.5 + per * counts, length)
+    contexts = np.minimum(-(-counts // _MEASUREMENTS_PER_CONTEXT), _MAX_CONTEXTS)
+    alone = 1 - (tokens * contexts).sum() / (contexts.sum() * length)
+    # Packed: contexts in random order, each into the first of eight open sequences with room.
+    rng = np.random.default_rng(0)
+    sample = rng.choice(tokens, min(_PACKING_SAMPLE, int(contexts.sum())), p=contexts / contexts.sum())
+    return Padding(length, float(alone), _packed_padding(sample.tolist(), length))
+
+
+def _packed_padding(lengths: list[float], length: int) -> float:
+    open_sequences, closed = [0.0] * 8, 0
+    for tokens in lengths:
+        place = next((i for i, used in enumerate(open_sequences) if used + tokens <= length), None)
+        if place is None:
+            place = open_sequences.index(max(open_sequences))
+            open_sequences[place] = 0.0
+            closed += 1
+        open_sequences[place] += tokens
+    used = sum(1 for filled in open_sequences if filled)
+    return 1 - sum(lengths) / ((closed + used) * length)
+
+
+def row_table(store: RowStore, row: int, limit: int) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+    """One row: what it is, and its first measurements as (time, dst, rtt, msm_id, probe_id, size, errors)."""
+    block = store.read([row])
+    shown = min(limit, block.measurements)
+    destinations = addresses.unpack(block.dst[:shown]).to_pylist()
+    lines = [
+        (
+            _time(int(block.time[i])),
+            destinations[i],
+            "no reply" if block.rtt[i] == NO_REPLY else f"{block.rtt[i]:.3f} ms",
+            *(
+                None if column[i] == -1 else int(column[i])
+                for column in (block.msm_id, block.probe_id, block.size, block.packet_error_count)
+            ),
+        )
+        for i in range(shown)
+    ]
+    facts = {
+        "row": row,
+        "source": addresses.unpack_one(block.src[0].tobytes()),
+        "measurements": block.measurements,
+        "first": _time(int(block.time[0])),
+        "last": _time(int(block.time[-1])),
+        "failed": int((block.rtt == NO_REPLY).sum()),
+    }
+    return facts, lines
+
+
+ROW_HEADER = ("time", "destination", "rtt", "msm_id", "probe_id", "size", "errors")
+
+
+def _time(microseconds: int) -> str:
+    moment = datetime.fromtimestamp(microseconds // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    fraction = microseconds % 1_000_000
+    return f"{moment}.{fraction:06d}".rstrip("0") if fraction else moment
+
+
+def write_html(found: Inspection, path: Path) -> None:
+    """The same figures as one page without anything from outside."""
+    from ping_llm.files import write_text
+
+    largest = max((rows for _, rows, _ in found.histogram), default=1) or 1
+    bars = "".join(
+        f"<tr><td>{label}</td><td>{rows:,}</td><td>{measurements:,}</td>"
+        f'<td><div style="width:{400 * rows / largest:.0f}px"></div></td></tr>'
+        for label, rows, measurements in found.histogram
+    )
+    facts = "".join(
+        f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in summary_lines(found)
+    )
+    sources = "".join(
+        f"<tr><td>{escape(text)}</td><td>{rows:,}</td><td>{measurements:,}</td></tr>"
+        for text, rows, measurements in found.largest_sources
+    )
+    padding = "".join(
+        f"<tr><td>{one.length:,}</td><td>{one.alone:.1%}</td><td>{one.packed:.1%}</td></tr>"
+        for one in found.padding
+    )
+    write_text(
+        path,
+        f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Probe rows: {escape(found.path)}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }}
+table {{ border-collapse: collapse; }} td, th {{ padding: 0 1em 0 0; text-align: left; }}
+div {{ height: .8em; background: #4477aa; }}
+</style>
+<h1>Probe rows</h1>
+<table>{facts}</table>
+<h2>Measurements per row</h2>
+<table><tr><th>measurements</th><th>rows</th><th>in all</th><th></th></tr>{bars}</table>
+<h2>Largest sources</h2>
+<table><tr><th>source</th><th>rows</th><th>measurements</th></tr>{sources}</table>
+<h2>Padding to expect</h2>
+<table><tr><th>tokens</th><th>one context a sequence</th><th>packed</th></tr>{padding}</table>
+</html>
+""",
+    )
+
+
+def summary_lines(found: Inspection) -> list[tuple[str, str]]:
+    """The figures as (name, text)."""
+    per_row = found.measurements_per_row
+    ipv4 = found.ipv4_rows / max(1, found.rows)
+    lines = [
+        ("folder", found.path),
+        ("fingerprint", found.fingerprint[:16]),
+        ("rows", f"{found.rows:,} of {found.sources:,} sources, {ipv4:.0%} IPv4"),
+        ("measurements", f"{found.measurements:,}"),
+        (
+            "per row",
+            f"mean {per_row['mean']:.1f}, p50 {per_row['p50']:,.0f}, p90 {per_row['p90']:,.0f}, "
+            f"p99 {per_row['p99']:,.0f}, max {per_row['max']:,.0f}",
+        ),
+        (
+            "bytes",
+            f"{found.bytes:,} in {found.shards} shards, {found.bytes_per_measurement:.1f} a measurement",
+        ),
+        ("time", f"{found.first_time} to {found.last_time}"),
+        ("span of a row", f"median {found.median_span_hours:.1f} h"),
+    ]
+    return lines + [(f"rejected: {reason}", f"{count:,}") for reason, count in found.rejected.items()]

@@ -1,0 +1,197 @@
+"""The same rows on Apache Spark, for data that outgrow one machine.
+
+    slices ─mapInArrow: scan─▶ (part, key) ─repartition, sort within partitions, mapInArrow: encode─▶ shards
+
+The scan and the shard writer are those of the other engines, so the bytes are too; Spark moves and sorts the
+measurements between them, out of core, and hands each partition over as a stream: neither a source nor a
+part is ever held whole. A measurement travels as one binary key, whose bytes sort as rows are sorted.
+Executors read the input and write the shards themselves, so both must be on a file system that all see.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ping_llm.compiled import kernel
+from ping_llm.errors import PingError
+from ping_llm.rows import steps
+from ping_llm.rows.inputs import Scanner
+from ping_llm.rows.keys import hash_key, layout_table, part_of
+from ping_llm.rows.options import RunOptions
+from ping_llm.rows.plan import Plan, load_plan
+from ping_llm.rows.shard import ShardWriter
+from ping_llm.rows.sortable import PROBE_ID, RULES, WORDS, Sortable, from_batch
+from ping_llm.rows.spill import add_content
+
+_KEY_WORDS = WORDS + 2  # hash, probe (or 0), then the measurement
+#: Counts of rejected measurements travel as rows of this part.
+_TALLY = -1
+
+_MOVED = pa.schema([("part", pa.int32()), ("key", pa.binary())])
+_MOVED_DDL = "part int, key binary"
+_DONE_DDL = "measurements bigint, content binary, rejected binary"
+
+
+def encode_all(plan: Plan, run: RunOptions) -> None:
+    """Build every shard of a plan on Spark."""
+    session, own = _session(run)
+    try:
+        out, memory = str(plan.out.resolve()), run.memory_bytes
+        slices = session.createDataFrame([(number,) for number in range(len(plan.slices))], "slice int")
+        slices = slices.repartition(max(1, len(plan.slices)), "slice")
+        moved = slices.mapInArrow(lambda batches: _scan(batches, out, memory), _MOVED_DDL)
+        # A partition takes whole parts, sometimes several; the sort keeps them apart.
+        moved = moved.repartition(plan.parts, "part").sortWithinPartitions("part", "key")
+        done = moved.mapInArrow(lambda batches: _encode(batches, out), _DONE_DDL).collect()
+    except Exception as error:
+        raise PingError(f"Spark failed: {_cause(error)}") from error
+    finally:
+        if own:
+            session.stop()
+    content = sum(int.from_bytes(row.content, "little") for row in done) % 2**64
+    rejected = sum((np.frombuffer(row.rejected, np.int64) for row in done), np.zeros(len(RULES), np.int64))
+    _write_empty_shards(plan)
+    steps.write_totals(plan, rejected, sum(row.measurements for row in done), content)
+
+
+def _session(run: RunOptions) -> tuple[Any, bool]:
+    """The session that is there (spark-submit, a notebook), or a new one."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise PingError(
+            "--engine spark needs Apache Spark: pip install 'ping-llm[spark]', and Java 17"
+        ) from None
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active, False
+    # Workers must run the Python that has this package; on a cluster its image or archive says which.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("ping-llm rows")
+    if run.spark_master:
+        builder = builder.master(run.spark_master)
+    # Ten thousand measurements a batch, about 1 MB, is Spark's default; larger ones cost it less.
+    builder = builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", 1 << 16)
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.sql.adaptive.enabled", "false")
+    return builder.getOrCreate(), True
+
+
+def _scan(batches: Iterable[pa.RecordBatch], out: str, memory_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Slice numbers → their measurements as (part, key); one row of the tally for each batch with rejects."""
+    plan = load_plan(Path(out))
+    table, by_probe = layout_table(plan.splits), plan.options.by_probe
+    scanner = Scanner(memory_bytes // 4)
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            for piece in scanner.batches(plan.slices[number]):
+                yield _to_moved(from_batch(piece), table, by_probe)
+
+
+def _to_moved(piece: Sortable, table: np.ndarray, by_probe: bool) -> pa.RecordBatch:
+    count = len(piece.words)
+    tally = piece.rejected.tobytes() if piece.rejected.any() else b""
+    parts = np.empty(count + bool(tally), np.int32)
+    key_words = np.empty((count, _KEY_WORDS), np.uint64)
+    _fill_keys(piece.words, table, by_probe, parts, key_words)
+    data = key_words.astype(">u8").tobytes() + tally
+    offsets = np.arange(len(parts) + 1, dtype=np.int32) * (8 * _KEY_WORDS)
+    if tally:
+        parts[-1], offsets[-1] = _TALLY, len(data)
+    keys = pa.Array.from_buffers(pa.binary(), len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.RecordBatch.from_arrays([pa.array(parts), keys], schema=_MOVED)
+
+
+@kernel
+def _fill_keys(words, table, by_probe, parts, keys):
+    for row in range(len(words)):
+        hashed = hash_key(words, row, by_probe)
+        parts[row] = part_of(hashed, table)
+        keys[row, 0] = hashed
+        keys[row, 1] = words[row, PROBE_ID] if by_probe else np.uint64(0)
+        for word in range(WORDS):
+            keys[row, 2 + word] = words[row, word]
+
+
+def _encode(batches: Iterable[pa.RecordBatch], out: str) -> Iterator[pa.RecordBatch]:
+    """A sorted stream of (part, key) → the shards of its parts, and what was in them."""
+    plan = load_plan(Path(out))
+    rejected, total, count = np.zeros(len(RULES), np.int64), np.zeros(1, np.uint64), 0
+    writer: ShardWriter | None = None
+    current = _TALLY
+    try:
+        for part, keys in _stretches(batches):
+            if part == _TALLY:
+                for one in keys.to_pylist():
+                    rejected += np.frombuffer(one, np.int64)
+                continue
+            if part != current:
+                if writer is not None:
+                    _publish(plan, current, writer)
+                writer, current = _open(plan, part), part
+            words = _to_words(keys)
+            assert writer is not None
+            writer.add(words, np.arange(len(words)))
+            add_content(words, total)
+            count += len(words)
+        if writer is not None:
+            _publish(plan, current, writer)
+            writer = None
+    finally:
+        if writer is not None:
+            writer.__exit__(RuntimeError, None, None)
+    columns = [pa.array([count]), pa.array([total.tobytes()]), pa.array([rejected.tobytes()])]
+    yield pa.RecordBatch.from_arrays(columns, names=["measurements", "content", "rejected"])
+
+
+def _stretches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Array]]:
+    """The keys of a batch, cut where the part changes."""
+    for batch in batches:
+        parts = batch.column(0).to_numpy()
+        edges = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]
+        for begin, end in pairwise(edges):
+            if end > begin:
+                yield int(parts[begin]), batch.column(1).slice(begin, end - begin)
+
+
+def _to_words(keys: pa.Array) -> np.ndarray:
+    """Keys, all of 88 bytes, → words."""
+    width = 8 * _KEY_WORDS
+    fixed = keys.cast(pa.binary(width))
+    data = np.frombuffer(fixed.buffers()[1], np.uint8)[fixed.offset * width :][: len(fixed) * width]
+    return data.view(">u8").reshape(-1, _KEY_WORDS)[:, 2:].astype(np.uint64)
+
+
+def _open(plan: Plan, part: int) -> ShardWriter:
+    return ShardWriter(
+        plan.shard_path(part), plan.options.max_measurements, plan.options.by_probe
+    ).__enter__()
+
+
+def _publish(plan: Plan, part: int, writer: ShardWriter) -> None:
+    info, index = writer.finish()
+    writer.__exit__(None, None, None)
+    steps.mark_encoded(plan, part, info, index)
+
+
+def _write_empty_shards(plan: Plan) -> None:
+    """Parts that no measurement fell into have a shard too."""
+    for part in range(plan.parts):
+        if not steps.is_encoded(plan, part):
+            _publish(plan, part, _open(plan, part))
+
+
+def _cause(error: Exception) -> str:
+    """The line of a Spark error that says what happened: the last one that our own code raised."""
+    raised = re.findall(r"^\s*([\w.]+(?:Error|Exception): .*)$", str(error), re.MULTILINE)
+    own = [line for line in raised if line.startswith("ping_llm.errors.")]
+    if own:
+        return own[-1].partition(": ")[2]
+    return raised[-1] if raised else (str(error).strip().splitlines() or [type(error).__name__])[0]
