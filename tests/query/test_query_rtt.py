@@ -7,6 +7,7 @@ import pytest
 from query_oracle import log_probabilities
 
 from ping_llm.errors import UsageError
+from ping_llm.query.consistency import prefix_consistency
 from ping_llm.query.context import Context, Question
 from ping_llm.query.model import Model
 from ping_llm.query.rtt import grid_of
@@ -121,6 +122,35 @@ def test_a_context_that_does_not_fit_loses_its_oldest_and_says_so(model):
 def test_what_is_not_earlier_is_left_out(model):
     answer = model.rtt(SRC, DST, "2024-05-01T02:00:00Z", past(5))
     assert (answer.context_given, answer.context_used) == (5, 2)
+
+
+def test_a_prefix_is_compared_with_the_mixture_over_its_addresses(model):
+    question = Question.of(SRC, "198.51.100.?")
+    gap = prefix_consistency(model, question, most=256)
+    assert gap.covered == pytest.approx(1, abs=1e-5)
+    # The mixture, by hand, at one RTT.
+    parts = model.complete(SRC, "198.51.100.?", count=256).best
+    answers = model.rtt_many([Question.of(SRC, part.address) for part in parts])
+    replies = np.array([part.probability * (1 - a.failure) for part, a in zip(parts, answers, strict=True)])
+    below = np.array([float(a.distribution.cdf(30.0)) for a in answers])
+    assert float(gap.mixture.cdf(30.0)) == pytest.approx(float(replies @ below / replies.sum()), rel=1e-4)
+    assert gap.mixture.failure == pytest.approx(1 - replies.sum(), rel=1e-4)
+    apart = abs(float(gap.mixture.cdf(30.0)) - float(gap.direct.cdf(30.0)))
+    assert apart <= gap.distance <= 1
+
+
+def test_a_prefix_inside_a_byte_is_the_mixture_of_the_two_halves(model):
+    whole, halves = "198.51.0.0/16", ("198.51.0.0/17", "198.51.128.0/17")
+    shares = model.complete(SRC, whole, bits=24, count=256).best
+    low = sum(one.probability for one in shares if one.address.packed[14] < 128)
+    answers = [model.rtt(SRC, half) for half in halves]
+    replies = np.array([low, 1 - low]) * [1 - answer.failure for answer in answers]
+    mixed = replies @ [float(answer.distribution.cdf(30.0)) for answer in answers] / replies.sum()
+    asked = [Question.of(SRC, one.address) for one in shares]
+    parts = model.rtt_many(asked)
+    weights = np.array([one.probability * (1 - p.failure) for one, p in zip(shares, parts, strict=True)])
+    expected = weights @ [float(part.distribution.cdf(30.0)) for part in parts] / weights.sum()
+    assert mixed == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_prefix_is_stated_as_one(model):

@@ -48,6 +48,11 @@ def rtt(
     ),
     below: float | None = typer.Option(None, "--below", help="Also P(rtt < this many ms)."),
     all_orders: bool = typer.Option(False, "--all-orders", help="Average over the orders of the fields."),
+    consistency: bool = typer.Option(
+        False,
+        "--consistency",
+        help="Of a prefix: also the mixture over its addresses, and how far it is off.",
+    ),
     as_json: bool = _JSON,
     png: Path | None = _PNG,
 ) -> None:
@@ -67,10 +72,17 @@ def rtt(
     answer = model.rtt(src, dst, at, known, all_orders=all_orders)
     if png is not None:
         show.rtt_picture(answer, png)
+    gap = None
+    if consistency:
+        from ping_llm.query.consistency import prefix_consistency
+
+        gap = prefix_consistency(model, answer.question)
     if as_json:
-        print_json(show.rtt_values(answer, below))
+        print_json(show.rtt_values(answer, below) | ({} if gap is None else show.consistency_values(gap)))
     else:
         print(show.rtt_text(answer, below))
+        if gap is not None:
+            print(show.consistency_text(gap))
 
 
 def _rtt_pairs(model: "Model", path: Path, from_data: Path | None, all_orders: bool, as_json: bool) -> None:

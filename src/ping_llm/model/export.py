@@ -39,16 +39,20 @@ def export(source: Path | str, out: Path | str, *, tokens: dict[str, Any] | None
       tokens: what to keep in tokens.json beside the vocabulary (rtt_encoding, clip_limit_ms, context);
         by default it is taken from the run's run.json.
     """
+    model = read(source, prefer_checkpoint=True)
+    return write(model.config, model.tensors, model.tokens | (tokens or {}), Path(out))
+
+
+def write(config: ModelConfig, tensors: checkpoint.Tensors, tokens: dict[str, Any], out: Path) -> Path:
+    """Write an export folder."""
     from safetensors.numpy import save_file
 
-    model = read(source, prefer_checkpoint=True)
-    out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     with whole_file(out / WEIGHTS) as aside:
-        save_file(model.tensors, aside, metadata={"format": "pt", "ping_llm": __version__})
-    write_json(out / TOKENS, model.tokens | (tokens or {}))
+        save_file(tensors, aside, metadata={"format": "pt", "ping_llm": __version__})
+    write_json(out / TOKENS, token_schema() | tokens)
     # Last: a folder with config.json is whole.
-    write_json(out / CONFIG, model.config.to_llama())
+    write_json(out / CONFIG, config.to_llama())
     return out
 
 

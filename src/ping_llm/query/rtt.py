@@ -22,9 +22,8 @@ from ping_llm.schema import MAX_RTT_MS, NO_REPLY
 from ping_llm.tokens.rtt import RttEncoding
 from ping_llm.tokens.vocab import BYTE0, FAILED, RTT
 
-#: Contexts that are read together. More fill the cores no better and only take memory.
+#: Contexts that are read together. 64 cost 10 to 30 % more a token than 16: their scores leave the cache.
 ROWS = 16
-ROWS_POINTS = 64
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def scores(
                 out.bits[index] = distribution.bits(_within(encoding, results[index]))
         return out
     grid = grid_of(encoding)
-    for batch in _batches(prompts, ROWS_POINTS):
+    for batch in _batches(prompts, ROWS):
         prefix = engine.prefill([prompts[index] for index in batch], tail=2)
         out.failure[batch] = failure = _failure(prefix)
         observed_here = np.array([_within(encoding, results[index]) for index in batch])

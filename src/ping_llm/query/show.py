@@ -10,6 +10,7 @@ import numpy as np
 
 from ping_llm.query.address_tree import Completions
 from ping_llm.query.complete import Inverse
+from ping_llm.query.consistency import Consistency
 from ping_llm.query.distribution import RttDistribution
 from ping_llm.query.model import RttAnswer
 from ping_llm.schema import NO_REPLY
@@ -102,6 +103,24 @@ def rtt_picture(answer: RttAnswer, path: Path) -> None:
         fontsize=10,
     )
     _save(figure, path)
+
+
+def consistency_values(gap: Consistency) -> dict[str, Any]:
+    return {
+        "consistency": {
+            "distance": gap.distance,
+            "covered": gap.covered,
+            "median_ms": gap.direct.median,
+            "mixture_median_ms": gap.mixture.median,
+        }
+    }
+
+
+def consistency_text(gap: Consistency) -> str:
+    return (
+        f"mixed over its addresses ({_percent(gap.covered)} of the prefix): median {_ms(gap.mixture.median)}, "
+        f"no reply {_percent(gap.mixture.failure)}; the distribution functions differ by at most {gap.distance:.3f}"
+    )
 
 
 def completions_values(answer: Completions) -> dict[str, Any]:

@@ -1,0 +1,175 @@
+"""One rtt question: how long does it take, how many a second, and how does MaxText fare?
+
+The question is exact: the probability of each of the encoding's codes in the light of 32 measurements. Our
+engine reads the context once and takes one more token for each first byte. MaxText's decode engine needs
+JetStream, which PyPI does not have, so the comparison is with MaxText's forward without a cache: one whole
+sequence for each first byte. Both have random weights of the same sizes; what they say does not matter for
+the time.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ping_llm.addresses import MAPPED_PREFIX
+from ping_llm.model.config import ModelConfig
+from ping_llm.query.context import Context, Question
+from ping_llm.tokens.statement import whole
+
+#: 2.0 million parameters.
+CONFIG = ModelConfig(layers=5, width=192, heads=3, kv_heads=1, head_dim=64, mlp_width=512, max_length=512)
+
+
+@dataclass(frozen=True)
+class QueryBench:
+    """What to measure."""
+
+    repeats: int = 50
+    batch: int = 64
+    context: int = 32
+    #: Sequences of MaxText's forward that are timed; the whole question has one for each first byte.
+    maxtext_rows: int = 8
+    maxtext: bool = True
+
+
+def questions(count: int, context: int, seed: int = 0) -> list[Question]:
+    """Questions about IPv4 pairs, each in the light of its own measurements."""
+    generator = np.random.default_rng(seed)
+
+    def addresses(many: int) -> np.ndarray:
+        packed = np.tile(np.frombuffer(MAPPED_PREFIX + bytes(4), np.uint8), (many, 1))
+        packed[:, 12:] = generator.integers(1, 255, (many, 4))
+        return packed
+
+    made = []
+    for source in addresses(count):
+        dst = addresses(context)
+        time_us = 1_700_000_000_000_000 + np.cumsum(generator.integers(1, 200, context)) * 1_000_000
+        past = Context.of(source, dst, time_us, generator.gamma(2.0, 30.0, context))
+        seconds = int(time_us[-1] // 1_000_000) + 60
+        made.append(Question(whole(source.tobytes()), whole(dst[0].tobytes()), seconds, past))
+    return made
+
+
+def measure(bench: QueryBench) -> dict[str, Any]:
+    """All figures."""
+    from ping_llm.model.export import write
+    from ping_llm.model.random import random_tensors
+    from ping_llm.query.model import Model
+    from ping_llm.query.rtt import grid_of
+
+    with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as folder:
+        write(CONFIG, random_tensors(CONFIG), {}, Path(folder))
+        startup = _startup(Path(folder))
+        model = Model.load(folder)
+    asked = questions(max(bench.repeats, bench.batch), bench.context)
+    tokens = len(model.prompts(asked[:1])[0].ids)
+    model.rtt_many(asked[:1])
+    seconds = [_timed(partial(model.rtt_many, [one])) for one in asked[: bench.repeats]]
+    model.rtt_many(asked[: bench.batch])
+    batch = min(_timed(lambda: model.rtt_many(asked[: bench.batch])) for _ in range(3))
+    model.rtt_scores(asked[: bench.batch])
+    scores = min(_timed(lambda: model.rtt_scores(asked[: bench.batch])) for _ in range(3))
+    figures: dict[str, Any] = {
+        "p50_ms": 1000 * float(np.quantile(seconds, 0.5)),
+        "p99_ms": 1000 * float(np.quantile(seconds, 0.99)),
+        "queries_per_s": bench.batch / batch,
+        "medians_per_s": bench.batch / scores,
+        "startup_s": startup["load_s"],
+        "first_answer_s": startup["answer_s"],
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "parameters": CONFIG.parameters,
+        "context_measurements": bench.context,
+        "context_tokens": tokens,
+        "cores": len(os.sched_getaffinity(0)),
+    }
+    if bench.maxtext:
+        ways = grid_of(model.encoding).first_bytes + 1
+        theirs = _maxtext_seconds(bench.maxtext_rows, tokens + 1) * ways / bench.maxtext_rows
+        figures |= {
+            "maxtext_ms": 1000 * theirs,
+            "maxtext_way": f"forward without cache, {ways} sequences (timed on {bench.maxtext_rows})",
+            "speedup_over_maxtext": theirs / float(np.quantile(seconds, 0.5)),
+        }
+    return figures
+
+
+def _timed(call: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _startup(folder: Path) -> dict[str, float]:
+    """Seconds from a new Python to a loaded model, and to a first answer (compiled before)."""
+    program = (
+        "import time; t = time.perf_counter()\n"
+        "import ping_llm\n"
+        f"model = ping_llm.load({str(folder)!r}); loaded = time.perf_counter() - t\n"
+        "model.rtt('192.0.2.1', '198.51.100.7'); print(loaded, time.perf_counter() - t)"
+    )
+    best = []
+    for _ in range(2):
+        out = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+        best.append(tuple(float(value) for value in out.split()))
+    load, answer = min(best)
+    return {"load_s": load, "answer_s": answer}
+
+
+def _maxtext_seconds(rows: int, length: int) -> float:
+    """Seconds of MaxText's own forward over `rows` sequences, compiled, best of three."""
+    import jax
+    import maxtext
+    from flax import nnx
+    from maxtext.configs import pyconfig
+    from maxtext.utils import model_creation_utils
+
+    settings = {
+        "run_name": "bench",
+        "decoder_block": "llama2",
+        "base_emb_dim": CONFIG.width,
+        "base_num_decoder_layers": CONFIG.layers,
+        "base_num_query_heads": CONFIG.heads,
+        "base_num_kv_heads": CONFIG.kv_heads,
+        "head_dim": CONFIG.head_dim,
+        "base_mlp_dim": CONFIG.mlp_width,
+        "vocab_size": CONFIG.vocabulary,
+        "max_target_length": length,
+        "per_device_batch_size": rows,
+        "dtype": "float32",
+        "attention": "dot_product",
+        "enable_checkpointing": False,
+        "dataset_type": "synthetic",
+        "skip_jax_distributed_system": True,
+        "log_config": False,
+    }
+    base = Path(next(iter(maxtext.__path__))) / "configs" / "base.yml"
+    config = pyconfig.initialize(["", str(base), *(f"{key}={value}" for key, value in settings.items())])
+    model = model_creation_utils.get_nnx_create_model_fn(config)()
+    graph, state = nnx.split(model)
+    inputs = np.random.default_rng(0).integers(0, CONFIG.vocabulary, (rows, length)).astype(np.int32)
+    positions = np.broadcast_to(np.arange(length, dtype=np.int32), inputs.shape)
+
+    @jax.jit
+    def forward(state: Any, inputs: Any, positions: Any) -> Any:
+        return nnx.merge(graph, state)(
+            decoder_input_tokens=inputs,
+            decoder_positions=positions,
+            decoder_segment_ids=jax.numpy.ones_like(inputs),
+            enable_dropout=False,
+        )
+
+    jax.block_until_ready(forward(state, inputs, positions))
+    return min(_timed(lambda: jax.block_until_ready(forward(state, inputs, positions))) for _ in range(3))

@@ -1,0 +1,59 @@
+"""What an exported graph loses: its predictions against the engine's, on contexts that the model itself
+made up.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ping_llm.model.engine import Engine
+from ping_llm.model.onnx import Session
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Differences over all positions of the checked sequences.
+
+    Attributes:
+      max_difference: of any logit.
+      bits_per_token: how many bits more a token costs under the graph than under the engine (KL divergence).
+      same_choice: share of positions where both hold the same token for the most probable.
+    """
+
+    max_difference: float
+    bits_per_token: float
+    same_choice: float
+
+
+def sample_sequences(engine: Engine, count: int = 16, length: int = 128, seed: int = 0) -> np.ndarray:
+    """int32 [count, length]: sequences drawn from the model, as good as data for comparing two copies of it.
+    """
+    generator = np.random.default_rng(seed)
+    length = min(length, engine.config.max_length - 1)
+    decoder = engine.start(engine.prefill([np.zeros(0, np.int32)]), count, length)
+    after, out = decoder.log_probabilities, []
+    for _ in range(length):
+        drawn = np.argmax(after + generator.gumbel(size=after.shape), axis=1)
+        out.append(drawn)
+        after = decoder.step(drawn)
+    return np.stack(out, axis=1).astype(np.int32)
+
+
+def compare(engine: Engine, graph: Path, sequences: np.ndarray) -> Loss:
+    """Run the graph in two calls, the second with the cache of the first, and compare every logit."""
+    inputs = np.concatenate([np.zeros((len(sequences), 1), np.int32), sequences], axis=1)
+    positions = np.broadcast_to(np.arange(inputs.shape[1], dtype=np.int32), inputs.shape)
+    ours = engine.logits(inputs, positions, np.ones_like(inputs)).astype(np.float64)
+    session = Session(graph, engine.config)
+    session.start(len(inputs))
+    half = inputs.shape[1] // 2
+    theirs = np.concatenate([session.step(inputs[:, :half]), session.step(inputs[:, half:])], axis=1)
+    log_ours = ours - np.logaddexp.reduce(ours, axis=-1, keepdims=True)
+    log_theirs = theirs - np.logaddexp.reduce(theirs.astype(np.float64), axis=-1, keepdims=True)
+    divergence = (np.exp(log_ours) * (log_ours - log_theirs)).sum(axis=-1) / np.log(2)
+    return Loss(
+        float(np.abs(ours - theirs).max()),
+        float(divergence.mean()),
+        float((ours.argmax(-1) == theirs.argmax(-1)).mean()),
+    )

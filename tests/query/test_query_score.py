@@ -1,0 +1,162 @@
+"""Bits by field, sampling under the grammar, and contexts from rows."""
+
+import json
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from query_oracle import log_probabilities
+
+from ping_llm.addresses import pack_one, parse_prefix
+from ping_llm.errors import PingError, UsageError
+from ping_llm.query.context import Question
+from ping_llm.query.files import Columns, read_columns, read_questions
+from ping_llm.query.report import print_anomalies, print_scores
+from ping_llm.query.score import NAMES, encode_windows
+from ping_llm.query.select import History, relevance
+from ping_llm.tokens.reference import encode
+
+SECOND = 1_000_000
+START = 1_714_521_600
+
+
+def packed(*texts: str) -> np.ndarray:
+    return np.frombuffer(b"".join(map(pack_one, texts)), np.uint8).reshape(-1, 16)
+
+
+def measurements(count: int, sources: int = 2) -> Columns:
+    generator = np.random.default_rng(2)
+    src = packed(*(f"192.0.2.{1 + n % sources}" for n in range(count)))
+    dst = packed(*(f"198.51.100.{n}" for n in generator.integers(1, 9, count)))
+    time = (START + np.cumsum(generator.integers(0, 400, count))) * SECOND
+    rtt = np.where(generator.random(count) < 0.1, -1.0, generator.gamma(2, 20, count))
+    return Columns(time, src, dst, rtt)
+
+
+def write(path, columns: Columns, **extra):
+    times = [datetime.fromtimestamp(t / SECOND, UTC) for t in columns.time]
+    texts = [[".".join(map(str, row[12:])) for row in side.tolist()] for side in (columns.src, columns.dst)]
+    table = {
+        "event_time": times,
+        "src_addr": texts[0],
+        "dst_addr": texts[1],
+        "rtt": columns.rtt.tolist(),
+    } | extra
+    pq.write_table(pa.table(table), path)
+    return path
+
+
+def test_bits_equal_the_loss_on_the_same_tokens(model):
+    columns = measurements(20, sources=1)
+    parts = list(model.scorer().add(columns.take(np.arange(12))))
+    bits = np.concatenate([part.bits for part in parts])
+    ids, offsets, _ = encode_windows(model, [columns.take(np.arange(12))])
+    after = log_probabilities(model.engine, ids[:-1])
+    expected = -after[np.arange(len(ids)), ids] / np.log(2)
+    assert bits.sum() == pytest.approx(expected.sum(), rel=1e-5)
+    np.testing.assert_allclose(bits.sum(axis=1), np.add.reduceat(expected, offsets[:-1]), rtol=1e-4)
+    # Only the first states its source; all state the rest.
+    stated = bits[:, NAMES.index("src")] > 0
+    assert stated.tolist() == [True] + [False] * 11
+    assert (np.delete(bits, NAMES.index("src"), axis=1) > 0).all()
+
+
+def test_every_measurement_is_scored_once_in_the_light_of_the_past(model):
+    columns = measurements(90)
+    scorer = model.scorer()
+    parts = [*scorer.add(columns.take(np.arange(50))), *scorer.add(columns.take(np.arange(50, 90)))]
+    rows = np.concatenate([part.row for part in parts])
+    known = np.concatenate([part.known for part in parts])
+    assert sorted(rows.tolist()) == list(range(90))
+    assert (known == 0).sum() == 2
+    order = np.argsort(rows)
+    rtt = np.concatenate([part.columns.rtt for part in parts])[order]
+    np.testing.assert_array_equal(rtt, columns.rtt)
+    # Once a window is full, the next begins with half of it.
+    assert known[order][60:].min() >= 6
+
+
+def test_scores_and_anomalies_are_printed(model, tmp_path, capsys):
+    columns = measurements(40)
+    path = write(tmp_path / "m.parquet", columns)
+    print_scores(model, path, None, as_json=True)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(line["row"] for line in lines) == list(range(40))
+    print_anomalies(model, path, 3, None, as_json=True)
+    strangest = json.loads(capsys.readouterr().out)
+    worst = sorted(lines, key=lambda line: -line["bits"]["result"])[:3]
+    assert [one["row"] for one in strangest] == [line["row"] for line in worst]
+    assert strangest[0]["expected"]["ms"]["0.05"] <= strangest[0]["expected"]["ms"]["0.95"]
+    print_scores(model, path, 10, as_json=False)
+    assert "10 measurements" in capsys.readouterr().out
+
+
+def test_generated_measurements_obey_the_grammar_and_the_seed(model):
+    made = model.generate(histories=6, measurements=3, seed=4)
+    assert made == model.generate(histories=6, measurements=3, seed=4)
+    assert made != model.generate(histories=6, measurements=3, seed=5)
+    for statements in made:
+        assert len(statements) == 3
+        encode(statements, model.encoding)
+        for one in statements:
+            if one.src and one.dst:
+                assert one.rtt is None or one.rtt == -1 or one.rtt >= 0
+
+
+def test_a_history_is_continued_from_its_source(model):
+    made = model.generate("192.0.2.1", "2024-05-01", histories=2, measurements=2, seed=1)
+    for statements in made:
+        assert str(statements[0].src) == "192.0.2.1"
+        assert statements[0].seconds == START
+    with pytest.raises(UsageError, match="negative"):
+        model.generate(temperature=-1.0)
+
+
+def test_the_pair_comes_first_then_its_prefix_then_recent_ones():
+    pair, near, far = "198.51.100.7", "198.51.100.9", "203.0.113.5"
+    dst = packed(*([far] * 40), *([near] * 2), *([pair] * 3), *([far] * 40))
+    time = np.arange(len(dst))
+    chosen = relevance(time, dst, parse_prefix(pair), 16)
+    assert chosen[:5].tolist() == [44, 43, 42, 41, 40]
+    # The rest: newest, one before, two, four, eight … back.
+    assert chosen[5:10].tolist() == [84, 83, 82, 80, 76]
+    assert len(chosen) == len(set(chosen.tolist())) == 16
+
+
+def test_contexts_come_from_the_rows(model, tmp_path):
+    from ping_llm.rows.build import build
+    from ping_llm.rows.options import RowOptions
+
+    columns = measurements(60, sources=3)
+    path = write(tmp_path / "m.parquet", columns)
+    build([path], tmp_path / "rows", RowOptions())
+    history = History(tmp_path / "rows")
+    at = int(columns.time[50] // SECOND)
+    question = Question.of("192.0.2.2", "198.51.100.3", at)
+    context = history.context(question, most=10)
+    earlier = (columns.src[:, 15] == 2) & (columns.time < at * SECOND)
+    assert len(context) == 10
+    assert (context.seconds < at).all()
+    assert (np.diff(context.seconds) >= 0).all()
+    mine = earlier & (columns.dst[:, 15] == 3)
+    assert (context.dst[:, 15] == 3).sum() == min(mine.sum(), 7)
+    assert set(context.rtt.tolist()) <= set(columns.rtt[earlier].tolist())
+    assert len(history.context(Question.of("192.0.2.9", "198.51.100.3"))) == 0
+    assert len(history.context(Question.of("192.0.2.?", "198.51.100.3"), most=5)) == 5
+
+
+def test_tables_are_checked(tmp_path):
+    columns = measurements(3)
+    assert len(read_columns(write(tmp_path / "good.parquet", columns))) == 3
+    bad = write(tmp_path / "bad.parquet", columns, rtt=[1.0, -2.0, 3.0])
+    with pytest.raises(PingError, match=r"bad.parquet, row 1: rtt -2.0"):
+        read_columns(bad)
+    with pytest.raises(PingError, match="row 2: dst_addr nonsense"):
+        read_columns(write(tmp_path / "b.parquet", columns, dst_addr=["192.0.2.1", "192.0.2.1", "nonsense"]))
+    with pytest.raises(PingError, match="not of the same IP version"):
+        read_columns(write(tmp_path / "c.parquet", columns, dst_addr=["192.0.2.1", "::1", "192.0.2.1"]))
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("src_addr,dst_addr,event_time\n192.0.2.1,198.51.100.0/24,2024-05-01T00:00:00Z\n")
+    assert read_questions(pairs)[0] == Question.of("192.0.2.1", "198.51.100.?", START)
