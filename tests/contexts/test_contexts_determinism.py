@@ -156,3 +156,11 @@ def _alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+def test_grains_own_summary_and_graph_on_demand(small_rows, expected, tmp_path, capfd):
+    with Batches(small_rows, grain_visualization_dir=str(tmp_path), **SHAPE) as batches:
+        assert_equal(expected[:12], list(islice(batches, 12)))
+    assert "UnitIterator" in capfd.readouterr().err
+    assert "UnitIterator" in (tmp_path / "grain_summary.txt").read_text()
+    assert "targets" in (tmp_path / "grain_graph.txt").read_text()

@@ -41,8 +41,8 @@ class Batches:
         ram_budget_mb: bound on the memory of units that are filled ahead; 0 for none.
         on_bad_row: "stop" raises an error that names the row; "skip" logs, counts and goes on.
         data_format: "probe_chunks" or "network_parquet".
-        grain_debug_mode: run through Grain and let it print its execution summary.
-        grain_visualization_dir: run through Grain and let it write its graph there.
+        grain_debug_mode: run through Grain, and print its execution summary when closed.
+        grain_visualization_dir: the same, and write summary and graph of the pipeline there.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class Batches:
         affordable = max(ram_budget_mb * 2**20 // self.stream.unit_bytes(), 1) if ram_budget_mb else 2**31
         self._ahead = min(threads + 1, affordable)
         self._worker_buffer = min(per_worker_buffer_size, max(affordable // max(workers, 1), 1))
-        self._debug, self._visualization = grain_debug_mode, grain_visualization_dir
+        self._debug = grain_debug_mode or bool(grain_visualization_dir)
+        self._visualization = grain_visualization_dir
         self._batch = 0  # batches handed out
         self._start = Place(0, 0)  # of the unit that the next batch is in
         self._within = 0  # batches of it handed out
@@ -173,6 +174,10 @@ class Batches:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
         if self._grain is not None:
+            if self._debug:
+                from ping_llm.contexts import grain_pipeline
+
+                grain_pipeline.report(self._grain, self._visualization)
             self._grain.close()
             self._grain = None
 
@@ -190,7 +195,7 @@ class Batches:
             start = unit.end
 
     def _units(self) -> Iterator[FilledUnit]:
-        if self._workers or self._debug or self._visualization:
+        if self._workers or self._debug:
             return self._from_grain()
         if self._threads:
             return self._from_threads()
@@ -217,6 +222,5 @@ class Batches:
             workers=self._workers,
             buffer_size=self._worker_buffer,
             debug=self._debug,
-            visualization_dir=self._visualization,
         )
         return map(grain_pipeline.unit_of, self._grain)

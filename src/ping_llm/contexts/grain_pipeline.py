@@ -9,16 +9,20 @@ Importing this module imports Grain, and with it JAX where that is installed.
 """
 
 import os
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import grain
 import numpy as np
+from grain._src.python.dataset.stats import pretty_format_summary, record_next_duration_if_output
 
 from ping_llm.contexts.plan import Place, Unit
 from ping_llm.contexts.stream import Stream
 from ping_llm.contexts.units import FilledUnit
+from ping_llm.files import write_text
 
 #: A worker whose parent is gone ends within so many seconds.
 PARENT_CHECK_S = 1.0
@@ -48,7 +52,12 @@ class UnitIterator(grain.DatasetIterator):
         self._place, self._offset, self._step = start, offset, step
         self._planned = 0
 
+    @record_next_duration_if_output
     def __next__(self) -> dict[str, np.ndarray]:
+        with self._stats.record_self_time():
+            return self._stats.record_output_spec(_element(self._filler.fill(self._next_of_mine())))
+
+    def _next_of_mine(self) -> Unit:
         while True:
             unit = self._planner.plan(self._place, self._epochs)
             if not len(unit.row):
@@ -56,7 +65,7 @@ class UnitIterator(grain.DatasetIterator):
             self._place = unit.end
             self._planned += 1
             if (self._planned - 1) % self._step == self._offset:
-                return _element(self._filler.fill(unit))
+                return unit
 
     def get_state(self) -> dict[str, Any]:
         return {"epoch": self._place.epoch, "position": self._place.position, "planned": self._planned}
@@ -73,7 +82,6 @@ def iterate(
     workers: int,
     buffer_size: int = 1,
     debug: bool = False,
-    visualization_dir: str = "",
 ) -> Any:
     """A Grain iterator of elements for `unit_of`. Close it to end the workers."""
     from absl import flags
@@ -81,8 +89,6 @@ def iterate(
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # Grain reads its flags when it starts workers
     grain.config.update("py_debug_mode", debug)
-    if visualization_dir:
-        grain.config.update("py_dataset_visualization_output_dir", visualization_dir)
     dataset: grain.IterDataset = UnitDataset(stream, start)
     if workers:
         dataset = dataset.mp_prefetch(
@@ -92,6 +98,21 @@ def iterate(
             worker_init_fn=_begin_worker,
         )
     return dataset.__iter__()
+
+
+def report(iterator: Any, visualization_dir: str) -> None:
+    """Print Grain's execution summary of a debugged iterator; write it and its graph into a folder, if one
+    is given.
+
+    Grain 0.2.18 only logs these, the summary every minute, and refuses a folder: hence its private functions.
+    """
+    summary = pretty_format_summary(iterator._stats._get_execution_summary())
+    print(f"Grain execution summary\n{summary}", file=sys.stderr)
+    if visualization_dir:
+        write_text(Path(visualization_dir) / "grain_summary.txt", summary + "\n")
+        write_text(
+            Path(visualization_dir) / "grain_graph.txt", iterator._stats._visualize_dataset_graph() + "\n"
+        )
 
 
 def _begin_worker(index: int, count: int) -> None:
