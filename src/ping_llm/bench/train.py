@@ -108,9 +108,10 @@ def _our_steps(bench: TrainBench, rows: Path, run: Path) -> tuple[list[float], f
 
 
 def _their_steps(bench: TrainBench, run: Path) -> list[float]:
-    from ping_llm.train import maxtext_seam as seam
     from ping_llm.train import settings
-    from ping_llm.train.run import quiet
+    from ping_llm.train.run import import_seam, quiet
+
+    seam = import_seam()
 
     times: list[float] = []
     words = [*bench.words, *_measured(bench), "dataset_type=synthetic"]

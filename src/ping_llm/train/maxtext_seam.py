@@ -89,6 +89,9 @@ def read_config(path: Path, overrides: Iterable[str], run: Path) -> Any:
         "log_config": given.get("log_config", "false"),
     }
     fixed |= _batch_size(merged | given)
+    # JAX keeps programs that took a second to compile. MaxText's setup has many that take less; keeping them
+    # too made the compiling of a second launch three times shorter (42 s to 14 s on two crowded cores).
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
     words = [f"{key}={value}" for key, value in (given | fixed).items()]
     try:
         # The public initialize() ends the process on a bad config; this is the same without that.

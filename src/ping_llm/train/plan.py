@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ping_llm.train import settings
-from ping_llm.train.run import check, quiet
+from ping_llm.train.run import check, import_seam
 
 _MIB = 1 << 20
 
@@ -16,8 +16,7 @@ def plan(config: str, overrides: Sequence[str] = (), *, rows: Path | None = None
 
     path = settings.find(config)
     words = [*overrides, *([f"network_train_files={rows.resolve()}"] if rows else [])]
-    with quiet():
-        from ping_llm.train import maxtext_seam as seam
+    seam = import_seam()
     full = seam.read_config(path, words, Path("runs") / path.stem)
     with_data = bool(full.network_train_files)
     if with_data:

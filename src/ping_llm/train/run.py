@@ -69,8 +69,7 @@ def train(
     hosts = hosts or Hosts()
     hosts.connect()
 
-    with quiet():
-        from ping_llm.train import maxtext_seam as seam
+    seam = import_seam()
     from ping_llm.train.session import Session
     from ping_llm.train.stops import Stops
 
@@ -142,6 +141,13 @@ def _run(seam: Any, config: Any, session: Any) -> None:
         with contextlib.suppress(OSError):
             session.close()
     session.check()
+
+
+def import_seam() -> Any:
+    """The seam, and with it MaxText, which takes seconds and prints."""
+    with quiet():
+        from ping_llm.train import maxtext_seam
+    return maxtext_seam
 
 
 @contextlib.contextmanager
