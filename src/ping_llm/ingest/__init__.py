@@ -1,16 +1,17 @@
 """Raw results → one validated table of measurements, with every result accounted for."""
 
 from collections.abc import Iterator, Sequence
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from ping_llm.ingest.options import IngestOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def read_measurements(
     paths: Sequence[str], options: IngestOptions = IngestOptions()
-) -> Iterator[pa.RecordBatch]:
+) -> "Iterator[pa.RecordBatch]":
     """Read the measurements of raw input, block by block: neither sorted nor rid of duplicates.
 
     What is rejected is left out, and what is wrong with a file only ends it; `run.ingest` tells of both.
@@ -21,6 +22,8 @@ def read_measurements(
     Yields:
       record batches of schema.MEASUREMENTS.
     """
+    import numpy as np
+
     from ping_llm.ingest.columns import ACCEPTED
     from ping_llm.ingest.finish import measurement_rows
     from ping_llm.ingest.inputs import find_files

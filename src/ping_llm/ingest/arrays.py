@@ -89,7 +89,8 @@ def integers(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
             given = np.asarray(array.is_valid()) & ~too_large
             numbers[given] = np.asarray(array.filter(pa.array(given)).cast(pa.int64()))
             return numbers, too_large
-        return np.asarray(array.cast(pa.int64()).fill_null(UNKNOWN)), np.zeros(len(array), bool)
+        # A copy: what Arrow owns is read-only.
+        return np.array(array.cast(pa.int64()).fill_null(UNKNOWN)), np.zeros(len(array), bool)
     whole = np.zeros(len(array), bool)
     if is_text(array.type):
         whole = np.asarray(pc.match_substring_regex(array, _INTEGER_TEXT).fill_null(False))

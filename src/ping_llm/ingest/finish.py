@@ -1,6 +1,6 @@
 """Parts → the table: sorted, each result once, one folder a day.
 
-The days are cut into groups of about SORT_ROWS rows. DuckDB reads a group's rows from the parts that have
+The days are cut into groups (groups.py). DuckDB reads a group's rows from the parts that have
 any, sorts them by every column, spilling to the work folder if a day is that large, and hands them back in
 order. The order is total, so the bytes depend neither on how many workers read what nor on interruptions.
 """
@@ -8,7 +8,6 @@ order. The order is total, so the bytes depend neither on how many workers read 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +20,8 @@ import pyarrow.parquet as pq
 from ping_llm import addresses
 from ping_llm.files import whole_file
 from ping_llm.ingest.columns import UNKNOWN
-from ping_llm.ingest.options import REJECT_GROUP_ROWS, ROW_GROUP_ROWS, SORT_ROWS
+from ping_llm.ingest.groups import Group, Written
+from ping_llm.ingest.options import REJECT_GROUP_ROWS, ROW_GROUP_ROWS
 from ping_llm.ingest.parts import PART, REJECTS
 from ping_llm.schema import MEASUREMENTS
 
@@ -35,47 +35,6 @@ _IDENTITY = (
 _IDENTITY_OF_EACH = (*_IDENTITY[:-2], "packets_hash")
 _OPTIONAL = ("msm_id", "size", "packet_error_count", "probe_id")
 _PLACE = ("file", "record", "packet")
-
-
-@dataclass(frozen=True)
-class Group:
-    """Consecutive days sorted together, and the parts that hold their rows."""
-
-    first_day: int  # days since 1970
-    last_day: int
-    parts: tuple[str, ...]
-
-
-@dataclass
-class Written:
-    """What a group became, by input file: results and rows written, and duplicates left out."""
-
-    measurements: Counter[int] = field(default_factory=Counter)
-    duplicates: Counter[int] = field(default_factory=Counter)
-    packets: Counter[int] = field(default_factory=Counter)
-
-
-def group_days(days_of_parts: Sequence[tuple[str, dict[int, int]]]) -> list[Group]:
-    """Cut all days into groups of at least one day and, if possible, at most SORT_ROWS rows."""
-    totals: Counter[int] = Counter()
-    for _, days in days_of_parts:
-        totals.update(days)
-    groups: list[list[int]] = []
-    rows = 0
-    for day in sorted(totals):
-        if not groups or rows + totals[day] > SORT_ROWS:
-            groups.append([])
-            rows = 0
-        groups[-1].append(day)
-        rows += totals[day]
-    return [
-        Group(
-            days[0],
-            days[-1],
-            tuple(part for part, held in days_of_parts if any(days[0] <= day <= days[-1] for day in held)),
-        )
-        for days in groups
-    ]
 
 
 def write_group(group: Group, out: Path, spill: Path, each: bool, memory_mb: int) -> Written:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ping_llm.errors import UsageError
-from ping_llm.ingest.reader import STDIN
+
+STDIN = "-"
 
 
 def find_files(inputs: Sequence[str], out: Path | None = None) -> list[str]:

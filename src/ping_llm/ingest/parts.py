@@ -5,7 +5,6 @@ to its end: a folder that exists is complete, and an interrupted run continues w
 """
 
 import hashlib
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -199,11 +198,3 @@ def rejects_table(rejects: list[RejectedRecord]) -> pa.Table:
         },
         schema=REJECTS,
     )
-
-
-def read_done(folder: Path) -> dict[str, Any] | None:
-    """What a finished file's parts say of themselves; None if there are none."""
-    try:
-        return json.loads((folder / "done.json").read_text())
-    except (OSError, ValueError):
-        return None

@@ -12,12 +12,11 @@ import pyarrow as pa
 from ping_llm.ingest import atlas, records, tables
 from ping_llm.ingest.columns import NOT_PING, REASONS, VERDICT, Columns, judge
 from ping_llm.ingest.containers import contents
+from ping_llm.ingest.inputs import STDIN
 from ping_llm.ingest.options import RAW_BYTES, IngestOptions
 from ping_llm.ingest.scan import is_open
 from ping_llm.ingest.streams import Chunks, RawFile, Trouble
 from ping_llm.schema import Reject
-
-STDIN = "-"
 
 #: What a format is recognised by: the first lines.
 _LOOK_AHEAD = 64 << 10

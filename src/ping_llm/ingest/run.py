@@ -12,13 +12,11 @@ from typing import Any
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_json
-from ping_llm.ingest import finish
 from ping_llm.ingest.accounting import Account
-from ping_llm.ingest.inputs import find_files
+from ping_llm.ingest.groups import Written, group_days
+from ping_llm.ingest.inputs import STDIN, find_files
 from ping_llm.ingest.options import SORT_MEMORY_MB, IngestOptions
-from ping_llm.ingest.parts import read_done
-from ping_llm.ingest.reader import STDIN
-from ping_llm.ingest.workers import FileTask, GroupTask, Reports, run_tasks
+from ping_llm.ingest.workers import FileTask, GroupTask, RejectsTask, Reports, Workers
 from ping_llm.progress import Progress
 
 #: Version of the layout of the output folder.
@@ -85,8 +83,9 @@ def ingest(
     ]
     _forget_others(work, tasks)
     waiting = [task for task in tasks if task.path == STDIN or read_done(Path(task.folder)) is None]
-    _read_files(waiting, len(tasks), workers)
-    report = _write_table(tasks, out, work, options, workers)
+    with Workers(workers) as pool:
+        _read_files(waiting, len(tasks), pool)
+        report = _write_table(tasks, out, work, options, workers, pool)
     write_json(out / "ingest.json", report.as_json())
     shutil.rmtree(work)
     return report
@@ -102,6 +101,14 @@ def _key(path: str, number: int, options: IngestOptions) -> str:
         except OSError:
             pass  # it is reported when it is read
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+
+def read_done(folder: Path) -> dict[str, Any] | None:
+    """What a finished file's parts say of themselves; None if there are none."""
+    try:
+        return json.loads((folder / "done.json").read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _forget_others(work: Path, tasks: Sequence[FileTask]) -> None:
@@ -155,7 +162,7 @@ def _report_from_json(value: dict[str, Any], options: IngestOptions) -> IngestRe
     return report
 
 
-def _read_files(tasks: Sequence[FileTask], all_files: int, workers: int) -> None:
+def _read_files(tasks: Sequence[FileTask], all_files: int, pool: Workers) -> None:
     done = all_files - len(tasks)
     rejects = 0
     # The largest first, so that no worker is left alone with one at the end.
@@ -168,11 +175,11 @@ def _read_files(tasks: Sequence[FileTask], all_files: int, workers: int) -> None
             rejects += reports.rejects
             progress.advance(reports.results, f"{done:,} of {all_files:,} files · {rejects:,} rejects")
 
-        run_tasks(ordered, workers, show)
+        pool.run(ordered, show)
 
 
 def _write_table(
-    tasks: Sequence[FileTask], out: Path, work: Path, options: IngestOptions, workers: int
+    tasks: Sequence[FileTask], out: Path, work: Path, options: IngestOptions, workers: int, pool: Workers
 ) -> IngestReport:
     for old in out.glob("date=*"):
         shutil.rmtree(old)
@@ -186,20 +193,20 @@ def _write_table(
         (str(Path(task.folder) / "rows.parquet"), {int(day): count for day, count in done["days"].items()})
         for task, done in zip(tasks, facts, strict=True)
     ]
-    groups = finish.group_days([part for part in days if part[1]])
+    groups = group_days([part for part in days if part[1]], workers)
     memory_mb = max(SORT_MEMORY_MB // workers, 100)
     group_tasks = [
         GroupTask(group, str(out), str(work / "spill"), options.rtt == "each", memory_mb) for group in groups
     ]
-    written = finish.Written()
+    written = Written()
     with Progress("sort", total=len(groups), unit="groups of days") as progress:
-        for one in run_tasks(group_tasks, workers, lambda reports: progress.advance(reports.finished)):
+        for one in pool.run(group_tasks, lambda reports: progress.advance(reports.finished)):
             written.measurements.update(one.measurements)
             written.duplicates.update(one.duplicates)
             written.packets.update(one.packets)
     shutil.rmtree(out / "rejects", ignore_errors=True)
-    rejects = [Path(task.folder) / "rejects.parquet" for task in tasks]
-    finish.write_rejects([path for path in rejects if path.exists()], out)
+    rejects = tuple(str(Path(task.folder) / "rejects.parquet") for task in tasks)
+    pool.run([RejectsTask(rejects, str(out))], lambda reports: None)
     report = IngestReport(options)
     for task, done in zip(tasks, facts, strict=True):
         account = Account(

@@ -1,24 +1,24 @@
 """Tasks of an ingest run, one after another here or side by side in worker processes.
 
-Processes, because parsing holds the GIL; spawned, because the parent may have threads. A worker takes most of
-a second to start, so small work is done in this process.
+Processes, because Python's part of the work holds the GIL; spawned, because the parent may have threads. A
+worker takes a second to start, so small work is done in this process. What is heavy is imported by the tasks:
+beside workers, the parent stays small.
 """
 
-import gc
+import importlib.abc
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ping_llm.errors import PingError
-from ping_llm.ingest.finish import Group, write_group
+from ping_llm.ingest.groups import Group, Written
 from ping_llm.ingest.options import IngestOptions
-from ping_llm.ingest.parts import PartWriter
-from ping_llm.ingest.reader import InputFile
 
 #: Below this much input, workers cost more than they bring.
 _WORTH_WORKERS_BYTES = 4 << 20
@@ -52,26 +52,21 @@ class FileTask:
             return 0
 
     def run(self, report: Callable[[Reports], None]) -> None:
+        from ping_llm.ingest.parts import PartWriter
+        from ping_llm.ingest.reader import InputFile
+
         writer = PartWriter(Path(self.folder), self.number)
         file = InputFile(self.path, self.options, spool=Path(self.folder).parent)
-        reported_results = reported_rejects = 0
-        reported = time.monotonic()
-        collecting = gc.isenabled()
-        gc.disable()  # JSON has no cycles, and looking for them takes a tenth of the time
-        try:
-            for block in file:
-                writer.add(block)
-                if time.monotonic() - reported > _REPORT_SECONDS:
-                    account = writer.account
-                    report(Reports(account.results - reported_results, account.rejected - reported_rejects))
-                    reported_results, reported_rejects = account.results, account.rejected
-                    reported = time.monotonic()
-        finally:
-            if collecting:
-                gc.enable()
-        writer.finish({"bytes": file.bytes, "sha256": file.sha256, "trouble": file.trouble.sentences})
         account = writer.account
-        report(Reports(account.results - reported_results, account.rejected - reported_rejects, 1))
+        results = rejects = 0
+        reported = time.monotonic()
+        for block in file:
+            writer.add(block)
+            if time.monotonic() - reported > _REPORT_SECONDS:
+                report(Reports(account.results - results, account.rejected - rejects))
+                results, rejects, reported = account.results, account.rejected, time.monotonic()
+        writer.finish({"bytes": file.bytes, "sha256": file.sha256, "trouble": file.trouble.sentences})
+        report(Reports(account.results - results, account.rejected - rejects, 1))
 
 
 @dataclass(frozen=True)
@@ -88,10 +83,26 @@ class GroupTask:
     def bytes(self) -> int:
         return sum(Path(part).stat().st_size for part in self.group.parts)
 
-    def run(self, report: Callable[[Reports], None]) -> Any:
+    def run(self, report: Callable[[Reports], None]) -> Written:
+        from ping_llm.ingest.finish import write_group
+
         written = write_group(self.group, Path(self.out), Path(self.spill), self.each, self.memory_mb)
         report(Reports(finished=1))
         return written
+
+
+@dataclass(frozen=True)
+class RejectsTask:
+    """Join the rejects of all files."""
+
+    parts: tuple[str, ...]
+    out: str
+    bytes: int = 0
+
+    def run(self, report: Callable[[Reports], None]) -> None:
+        from ping_llm.ingest.finish import write_rejects
+
+        write_rejects([Path(part) for part in self.parts if Path(part).exists()], Path(self.out))
 
 
 _reports: Any = None
@@ -100,37 +111,59 @@ _reports: Any = None
 def _start_worker(reports: Any) -> None:
     global _reports
     _reports = reports
+    sys.meta_path.insert(0, _WithoutPandas())
 
 
-def _run_in_worker(task: FileTask | GroupTask) -> Any:
+class _WithoutPandas(importlib.abc.MetaPathFinder):
+    """Nothing here uses pandas, but pyarrow imports it wherever it is installed: 80 MB and half a second."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("workers do without pandas", name=name)
+
+
+def _run_in_worker(task: Any) -> Any:
     return task.run(_reports.put)
 
 
-def run_tasks(
-    tasks: Sequence[FileTask] | Sequence[GroupTask], workers: int, show: Callable[[Reports], None]
-) -> list[Any]:
-    """Run all tasks; results in their order."""
-    workers = min(workers, len(tasks))
-    if workers <= 1 or sum(task.bytes for task in tasks) < _WORTH_WORKERS_BYTES:
-        return [task.run(show) for task in tasks]
-    context = multiprocessing.get_context("spawn")
-    reports = context.SimpleQueue()
-    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(reports,)) as pool:
-        futures = [pool.submit(_run_in_worker, task) for task in tasks]
-        waiting = set(futures)
+class Workers:
+    """Up to `count` processes, started when the first work worth them comes."""
+
+    def __init__(self, count: int):
+        self._count = count
+        self._pool: ProcessPoolExecutor | None = None
+        self._reports: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=kind is None, cancel_futures=True)
+
+    def run(self, tasks: Sequence[Any], show: Callable[[Reports], None]) -> list[Any]:
+        """Run all tasks; results in their order."""
+        if self._pool is None:
+            small = sum(task.bytes for task in tasks) < _WORTH_WORKERS_BYTES
+            if min(self._count, len(tasks)) <= 1 or small:
+                return [task.run(show) for task in tasks]
+            context = multiprocessing.get_context("spawn")
+            self._reports = context.SimpleQueue()
+            self._pool = ProcessPoolExecutor(
+                self._count, context, initializer=_start_worker, initargs=(self._reports,)
+            )
         try:
+            futures = [self._pool.submit(_run_in_worker, task) for task in tasks]
+            waiting = set(futures)
             while waiting:
                 finished, waiting = wait(waiting, timeout=_REPORT_SECONDS, return_when=FIRST_COMPLETED)
-                while not reports.empty():
-                    show(reports.get())
+                while not self._reports.empty():
+                    show(self._reports.get())
                 for future in finished:
                     future.result()
+            return [future.result() for future in futures]
         except BrokenProcessPool:
             raise PingError(
                 "a worker process died (out of memory?): run the same command again to continue, "
                 "with fewer --workers"
             ) from None
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return [future.result() for future in futures]

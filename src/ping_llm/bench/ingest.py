@@ -1,0 +1,205 @@
+"""Ingest against the limit: unpacking and parsing the same files with the same libraries, and nothing else.
+
+The limit is one process that decompresses each file and calls orjson.loads on each line. Ingest reads the
+same files, judges every result, sorts, removes duplicates and writes Parquet: with one process for the
+fraction, then with one a core for the scaling. They take turns, each in a process of its own with warm
+kernels, and the best of the rounds counts: other work on the machine can only make a round slower.
+"""
+
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class IngestBenchmark:
+    """What was measured; speeds in results a second."""
+
+    results: int
+    results_per_s: float
+    limit_per_s: float
+    peak_rss_mb: float
+    workers: int
+    workers_results_per_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "results": self.results,
+            "results_per_s": round(self.results_per_s),
+            "limit_per_s": round(self.limit_per_s),
+            "fraction_of_limit": round(self.results_per_s / self.limit_per_s, 3),
+            "peak_rss_mb": round(self.peak_rss_mb, 1),
+            "workers": self.workers,
+            "workers_results_per_s": round(self.workers_results_per_s),
+            "speedup": round(self.workers_results_per_s / self.results_per_s, 2),
+        }
+
+
+def run(inputs: Sequence[str], results: int, files: int, workers: int | None) -> IngestBenchmark:
+    """Measure ingest of gzipped JSON lines; without inputs, `results` made-up ones in `files` files."""
+    workers = workers or len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as folder:
+        paths = list(inputs) or write_results(Path(folder), results, files)
+        limits: list[float] = []
+        singles: list[float] = []
+        many: list[float] = []
+        peaks: list[float] = []
+        count = 0
+        for _ in range(ROUNDS):
+            count, seconds, _ = _apart(_bare, paths)
+            limits.append(seconds)
+            for number, taken in ((1, singles), (workers, many)):
+                _, seconds, peak = _apart(_ingest, paths, folder, number)
+                taken.append(seconds)
+                peaks.append(peak)
+    return IngestBenchmark(
+        count, count / min(singles), count / min(limits), max(peaks), workers, count / min(many)
+    )
+
+
+def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call in a fresh process, so that no run inherits the memory or the caches of another."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sender, function, arguments))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    finally:
+        process.join()
+
+
+def _send(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    sender.send(function(*arguments))
+
+
+def _bare(paths: Sequence[str]) -> tuple[int, float, float]:
+    started = time.perf_counter()
+    count = 0
+    for path in paths:
+        unpacker = zlib.decompressobj(31)
+        carry = b""
+        with Path(path).open("rb") as file:
+            while chunk := file.read(256 << 10):
+                lines = (carry + unpacker.decompress(chunk)).split(b"\n")
+                carry = lines.pop()
+                for line in lines:
+                    orjson.loads(line)
+                count += len(lines)
+    return count, time.perf_counter() - started, _peak_mb()
+
+
+def _ingest(paths: Sequence[str], folder: str, workers: int) -> tuple[int, float, float]:
+    from ping_llm.ingest.run import ingest
+
+    out = Path(folder) / "out"
+    warm = Path(folder) / "warm.json"
+    warm.write_bytes(result_line(random.Random(0), 0, 0))
+    for target, sources in ((out / "warm", [str(warm)]), (out / "table", list(paths))):
+        started = time.perf_counter()
+        with _MemoryOfAll() as memory:
+            report = ingest(sources, target, workers=workers)
+        seconds = time.perf_counter() - started
+    shutil.rmtree(out)
+    return report.total.results, seconds, memory.peak_mb
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class _MemoryOfAll:
+    """The peak of the resident memory of this process and its children, looked at 50 times a second."""
+
+    def __enter__(self) -> "_MemoryOfAll":
+        self.peak_mb = 0.0
+        self._ended = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._watcher.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.02):
+            total = sum(_resident(process) for process in [os.getpid(), *_children(os.getpid())])
+            self.peak_mb = max(self.peak_mb, total / 2**20)
+
+
+def _children(process: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        try:
+            found += [int(child) for child in (task / "children").read_text().split()]
+        except OSError:
+            continue
+    return found + [grandchild for child in found for grandchild in _children_if_alive(child)]
+
+
+def _children_if_alive(process: int) -> list[int]:
+    try:
+        return _children(process)
+    except OSError:
+        return []
+
+
+def _resident(process: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def write_results(folder: Path, results: int, files: int) -> list[str]:
+    """Files of gzipped JSON lines, some 300 bytes a result, as the API gives them; a day each."""
+    paths = []
+    for number in range(files):
+        noise = random.Random(number)
+        path = folder / f"results-{number}.json.gz"
+        packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+        share = results // files
+        with path.open("wb") as file:
+            for index in range(share):
+                time_of = 1_600_000_000 + number * 86_400 + index * 86_400 // share
+                file.write(packer.compress(result_line(noise, time_of, index)))
+            file.write(packer.flush())
+        paths.append(str(path))
+    return paths
+
+
+def result_line(noise: random.Random, timestamp: int, index: int) -> bytes:
+    """One made-up result; one in twelve is a total loss."""
+    probe = noise.randrange(2_000)
+    source = f"100.{probe // 250}.{probe % 250}.7"
+    target = f"198.51.100.{noise.randrange(1, 250)}"
+    base = noise.expovariate(1 / 60) + 1
+    rtts = [round(base + noise.expovariate(1), 6) for _ in range(3)]
+    lost = index % 12 == 11
+    packets = '{"x":"*"},{"x":"*"},{"x":"*"}' if lost else ",".join(f'{{"rtt":{rtt}}}' for rtt in rtts)
+    least, most, mean = (-1, -1, -1) if lost else (min(rtts), max(rtts), round(sum(rtts) / 3, 10))
+    return (
+        f'{{"fw":5080,"mver":"2.6.2","lts":14,"dst_name":"{target}","af":4,"dst_addr":"{target}",'
+        f'"src_addr":"192.168.1.{probe % 250}","proto":"ICMP","ttl":57,"size":64,"result":[{packets}],'
+        f'"dup":0,"rcvd":{0 if lost else 3},"sent":3,"min":{least},"max":{most},"avg":{mean},'
+        f'"msm_id":{1000 + probe % 30},'
+        f'"prb_id":{probe},"timestamp":{timestamp},"msm_name":"Ping","from":"{source}","type":"ping",'
+        f'"group_id":1000,"step":240,"stored_timestamp":{timestamp + 60}}}\n'
+    ).encode()
