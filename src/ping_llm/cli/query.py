@@ -205,6 +205,7 @@ def score(
     anomalies: int | None = typer.Option(None, "--anomalies", help="List the K strangest results instead."),
     limit: int | None = typer.Option(None, "--limit", help="Stop after so many measurements."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON: one object a measurement."),
+    png: Path | None = _PNG,
 ) -> None:
     """How many bits does each measurement cost, field by field? Many bits: strange."""
     from ping_llm.query.report import print_anomalies, print_scores
@@ -213,7 +214,7 @@ def score(
     if anomalies is not None:
         print_anomalies(model, file, anomalies, limit, as_json)
     else:
-        print_scores(model, file, limit, as_json)
+        print_scores(model, file, limit, as_json, png)
 
 
 def generate(
@@ -227,6 +228,7 @@ def generate(
     temperature: float = _TEMPERATURE,
     seed: int = _SEED,
     as_json: bool = _JSON,
+    png: Path | None = _PNG,
 ) -> None:
     """Sample measurements, or the continuation of a source's history."""
     from ping_llm.query import show
@@ -241,6 +243,8 @@ def generate(
         src, at, known, histories=histories, measurements=measurements, temperature=temperature, seed=seed
     )
     made = [statements[len(known) if known is not None else 0 :] for statements in made]
+    if png is not None:
+        show.generated_picture(made, png)
     print_json(show.generated_values(made)) if as_json else print(show.generated_text(made))
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from ping_llm.addresses import unpack_one
 from ping_llm.progress import Progress
 from ping_llm.query.context import Context, Question
-from ping_llm.query.files import Columns, read_batches, to_columns
+from ping_llm.query.files import read_batches, to_columns
 from ping_llm.query.score import NAMES, Scored
+from ping_llm.query.show import scores_picture
 from ping_llm.schema import NO_REPLY
 from ping_llm.tables import print_json, table
 from ping_llm.tokens.statement import whole
@@ -44,16 +45,23 @@ def scored(model: "Model", path: Path, limit: int | None = None) -> "Iterator[Sc
                 return
 
 
-def print_scores(model: "Model", path: Path, limit: int | None, as_json: bool) -> None:
+def print_scores(
+    model: "Model", path: Path, limit: int | None, as_json: bool, png: Path | None = None
+) -> None:
     """With JSON one line a measurement; otherwise the mean bits of each field."""
     count, known, sums = 0, 0, np.zeros(len(NAMES))
+    results: list[np.ndarray] = []
     for scores in scored(model, path, limit):
         count += len(scores.row)
         known += int(scores.known.sum())
         sums += scores.bits.sum(axis=0)
+        if png is not None:
+            results.append(scores.bits[:, _RESULT])
         if as_json:
             for place in range(len(scores.row)):
                 print(json.dumps(_values(scores, place)))
+    if png is not None:
+        scores_picture(np.concatenate(results) if results else np.zeros(0), path.name, png)
     if not as_json:
         means = sums / max(count, 1)
         rows: list[tuple[str, float]] = [(name, float(bits)) for name, bits in zip(NAMES, means, strict=True)]
@@ -65,11 +73,10 @@ def print_anomalies(model: "Model", path: Path, count: int, limit: int | None, a
     """The results that cost the most bits, with what was expected instead."""
     heap: list[tuple[float, int, dict[str, Any], Question]] = []
     for scores in scored(model, path, limit):
-        past = _Past(scores)
         for place in np.argsort(-scores.bits[:, _RESULT])[:count].tolist():
             bits = float(scores.bits[place, _RESULT])
             if len(heap) < count or bits > heap[0][0]:
-                item = (bits, int(scores.row[place]), _values(scores, place), past.question(place))
+                item = (bits, int(scores.row[place]), _values(scores, place), _question(scores, place))
                 (heapq.heappush if len(heap) < count else heapq.heapreplace)(heap, item)
     strangest = sorted(heap, key=lambda item: -item[0])
     out = []
@@ -102,18 +109,14 @@ def print_anomalies(model: "Model", path: Path, count: int, limit: int | None, a
     print(table(rows, header))
 
 
-class _Past:
-    """Questions about scored measurements, in the light of those of the same part that came before."""
-
-    def __init__(self, scores: Scored):
-        self._columns: Columns = scores.columns
-
-    def question(self, place: int) -> Question:
-        c = self._columns
-        same = np.flatnonzero((c.src[:place] == c.src[place]).all(axis=1))[-64:]
-        context = Context.of(c.src[place], c.dst[same], c.time[same], c.rtt[same])
-        seconds = int(c.time[place] // 1_000_000) if c.time[place] >= 0 else None
-        return Question(whole(c.src[place].tobytes()), whole(c.dst[place].tobytes()), seconds, context)
+def _question(scores: Scored, place: int) -> Question:
+    """What the model was asked, and in the light of what, when it scored this measurement."""
+    end = int(scores.place[place])
+    past = scores.told.take(np.arange(end - int(scores.known[place]), end))
+    one = scores.columns.take(np.array([place]))
+    context = Context.of(one.src[0], past.dst, past.time, past.rtt)
+    seconds = int(one.time[0] // 1_000_000) if one.time[0] >= 0 else None
+    return Question(whole(one.src[0].tobytes()), whole(one.dst[0].tobytes()), seconds, context)
 
 
 def _values(scores: Scored, place: int) -> dict[str, Any]:

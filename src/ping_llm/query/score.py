@@ -46,13 +46,17 @@ class Scored:
       row: int64 [n], their place in the file.
       bits: float64 [n, 5], of start, src, dst, time and result; 0 for what is not stated (the source stands
         once a window).
-      known: int64 [n]: how many earlier measurements of the source each was scored in the light of.
+      known: int64 [n]: how many earlier measurements of the source each was scored in the light of. told:
+      all measurements of the windows, context included; `place` int64 [n] is where each scored one stands,
+        so that told[place - known : place] is its context.
     """
 
     columns: Columns
     row: np.ndarray
     bits: np.ndarray
     known: np.ndarray
+    told: Columns
+    place: np.ndarray
 
     @property
     def total(self) -> np.ndarray:
@@ -139,16 +143,12 @@ class Scorer:
             ]
         )
         bits = field_bits(ids, offsets, -flat.astype(np.float64) / np.log(2))
-        keep, rows, known, kept = [], [], [], []
-        for (columns, window_rows, told), begin, end in zip(windows, starts[:-1], starts[1:], strict=True):
-            keep.append(np.arange(begin + told, end))
-            rows.append(window_rows)
-            known.append(np.arange(told, len(columns)))
-            kept.append(columns.take(np.arange(told, len(columns))))
-        joined = kept[0]
-        for columns in kept[1:]:
-            joined = _join(joined, columns)
-        return Scored(joined, np.concatenate(rows), bits[np.concatenate(keep)], np.concatenate(known))
+        told = _join(*(columns for columns, _, _ in windows))
+        known = np.concatenate([np.arange(context, len(columns)) for columns, _, context in windows])
+        begins = np.repeat(starts[:-1], [len(columns) - context for columns, _, context in windows])
+        place = begins + known
+        rows = np.concatenate([window_rows for _, window_rows, _ in windows])
+        return Scored(told.take(place), rows, bits[place], known, told, place)
 
 
 def encode_windows(model: "Model", windows: list[Columns]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -184,10 +184,6 @@ def field_bits(ids: np.ndarray, offsets: np.ndarray, bits: np.ndarray) -> np.nda
     return sums.reshape(count, len(NAMES))
 
 
-def _join(first: Columns, second: Columns) -> Columns:
-    return Columns(
-        *(
-            np.concatenate([getattr(first, name), getattr(second, name)])
-            for name in ("time", "src", "dst", "rtt")
-        )
-    )
+def _join(*parts: Columns) -> Columns:
+    names = ("time", "src", "dst", "rtt")
+    return Columns(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

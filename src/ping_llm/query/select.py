@@ -85,7 +85,7 @@ def relevance(time: np.ndarray, dst: np.ndarray, wanted: Prefix | None, most: in
 
 
 def _scales(available: int, wanted: int) -> np.ndarray:
-    """Positions 0, 1, 2, 4, 8 …, then the gaps between them, newest first: at most `wanted` of `available`."""
+    """Positions 0, 1, 2, 4, 8 …, then the gaps, newest first: at most `wanted` of `available`."""
     if available <= wanted:
         return np.arange(available)
     powers = [0] + [

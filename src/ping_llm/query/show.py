@@ -118,8 +118,9 @@ def consistency_values(gap: Consistency) -> dict[str, Any]:
 
 def consistency_text(gap: Consistency) -> str:
     return (
-        f"mixed over its addresses ({_percent(gap.covered)} of the prefix): median {_ms(gap.mixture.median)}, "
-        f"no reply {_percent(gap.mixture.failure)}; the distribution functions differ by at most {gap.distance:.3f}"
+        f"mixed over its addresses ({_percent(gap.covered)} of the prefix): "
+        f"median {_ms(gap.mixture.median)}, no reply {_percent(gap.mixture.failure)}; "
+        f"the distribution functions differ by at most {gap.distance:.3f}"
     )
 
 
@@ -204,6 +205,33 @@ def generated_text(histories: Sequence[Sequence[Statement]]) -> str:
         for one in statements
     ]
     return table(rows, ("history", "time", "source", "destination", "result")) if rows else "nothing"
+
+
+def scores_picture(bits: np.ndarray, title: str, path: Path) -> None:
+    """How surprising the results are: a histogram of their bits."""
+    figure, axes = _pyplot().subplots(figsize=(8, 4.2), layout="constrained")
+    axes.hist(bits, bins=60, color="#4878a8")
+    axes.set_yscale("log")
+    axes.set_xlabel("bits of the result")
+    axes.set_ylabel("measurements")
+    axes.set_title(
+        f"{title}: {len(bits):,} results, {bits.mean() if len(bits) else 0:.2f} bits on average", fontsize=10
+    )
+    _save(figure, path)
+
+
+def generated_picture(histories: Sequence[Sequence[Statement]], path: Path) -> None:
+    """RTTs one after the other, a line for each history; crosses are failures."""
+    figure, axes = _pyplot().subplots(figsize=(8, 4.2), layout="constrained")
+    for statements in histories:
+        rtts = [(place, one.rtt) for place, one in enumerate(statements) if one.rtt is not None]
+        replies = [(place, rtt) for place, rtt in rtts if rtt != NO_REPLY]
+        axes.plot(*zip(*replies, strict=True), marker="o", linewidth=0.8) if replies else None
+        axes.plot([place for place, rtt in rtts if rtt == NO_REPLY], [0] * (len(rtts) - len(replies)), "kx")
+    axes.set_xlabel("measurement")
+    axes.set_ylabel("round-trip time (ms)")
+    axes.set_title(f"{len(histories)} generated histories", fontsize=10)
+    _save(figure, path)
 
 
 def _pyplot() -> Any:
