@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ping_llm.contexts import units
 from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.plan import unit_sequences
 
@@ -104,6 +105,19 @@ def test_a_finite_set_is_the_same_on_two_hosts_and_ends_alike(small_rows):
             np.testing.assert_array_equal(value, np.concatenate([share[index][name] for share in shares]))
 
 
+def test_rows_read_in_portions_give_the_same(small_rows, expected, monkeypatch):
+    portions = []
+    fill = units.UnitFiller._fill
+    monkeypatch.setattr(units, "READ_MEASUREMENTS", 3000)
+    monkeypatch.setattr(units.UnitFiller, "_fill", lambda *a: portions.append(len(a[2])) or fill(*a))
+    assert_equal(expected, take(small_rows, threads=0))
+    assert len(portions) > 3 * len(expected) / 11
+    shares = [take(small_rows, threads=0, process_index=host, process_count=2) for host in (0, 1)]
+    for index, batch in enumerate(expected):
+        both = np.concatenate([share[index]["targets"] for share in shares])
+        np.testing.assert_array_equal(both, batch["targets"])
+
+
 def test_another_seed_is_another_stream(small_rows, expected):
     other = take(small_rows, 1, threads=0, seed=12)[0]
     assert (other["targets"] != expected[0]["targets"]).mean() > 0.5
@@ -125,6 +139,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import numpy as np
 from conftest import random_rows
+from ping_llm.contexts import units
 from ping_llm.contexts.batches import Batches
 
 if __name__ == "__main__":

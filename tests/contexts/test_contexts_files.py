@@ -88,6 +88,8 @@ def test_a_flipped_byte_stops_with_row_and_shard(store):
     ):
         list(islice(batches, 40))
     assert shard.name in str(caught.value)
+    with pytest.raises(PingError, match="on_bad_row=skip"):  # and not "the end" when asked again
+        next(batches)
 
 
 def test_bad_rows_are_skipped_alike_by_all(store):

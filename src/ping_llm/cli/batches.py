@@ -152,8 +152,9 @@ def _open(
     from ping_llm.contexts.batches import Batches
 
     keys = run_keys(directory)
+    rows = Path(keys.get("network_train_files") or rows_below(directory))
     return Batches(
-        keys.get("network_train_files") or rows_below(directory),
+        rows if rows.exists() else rows_below(directory),  # the run may have moved with its rows
         options_of(keys, changes or []),
         batch_size=batch_size or int(keys.get("network_batch_size") or 0) or 32,
         length=length or int(keys.get("max_target_length") or 0) or 1024,

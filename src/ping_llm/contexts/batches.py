@@ -118,7 +118,12 @@ class Batches:
         if self._current is None:
             if self._filled is None:
                 self._filled = self._units()
-            self._current = next(self._filled)
+            try:
+                self._current = next(self._filled)
+            except PingError:
+                # A generator that raised only says "the end" from then on; asked again, we fail again.
+                self._filled = None
+                raise
             self.bad_rows.update(self._current.bad_rows)
         return self._current
 
