@@ -16,11 +16,13 @@ import pyarrow.parquet as pq
 from ping_llm import files
 from ping_llm.errors import PingError, UsageError
 from ping_llm.progress import Progress
-from ping_llm.shards.assign import LEFT_OUT, Assigner, Dealer, stratum_length_us
+from ping_llm.shards.assign import LEFT_OUT, Assigner, TimeCuts
 from ping_llm.shards.check import Check, Checker, Shard
 from ping_llm.shards.cuts import find_cuts, time_range
+from ping_llm.shards.deal import Dealer
 from ping_llm.shards.measurements import ParquetInput, connect, open_input, read_columns
 from ping_llm.shards.options import ShardOptions
+from ping_llm.shards.strata import Numbers, stratum_length_us, stratum_values
 from ping_llm.shards.write import ShardWriter
 
 REPORT_FILE = "shard.json"
@@ -79,12 +81,7 @@ def _run(
     stratum_us = stratum_length_us(*time_range(connection, data))
     cuts = find_cuts(connection, data, options) if options.by == "time" else None
 
-    plan = Assigner(options, cuts, stratum_us)
-    with Progress("count", data.rows, "measurements") as progress:
-        for batch in read_columns(connection, data, _needed(options)):
-            plan.splits(batch)
-            progress.advance(len(batch))
-    rows_of = plan.counts.sum(axis=0)
+    rows_of, distinct = _count(connection, data, options, cuts, stratum_us)
     for index in options.used:
         if not rows_of[index]:
             raise PingError(
@@ -98,14 +95,14 @@ def _run(
         for number in range(shards_of[index])
     ]
 
-    dealer = Dealer.plan(plan.counts, plan.order_of_strata(), shards_of)
-    assigner = Assigner(options, cuts, stratum_us)
+    dealer, assigner = Dealer(shards_of, distinct), Assigner(options, cuts)
     with (
         Progress("write", data.rows, "measurements") as progress,
         ShardWriter([path for path, _, _ in paths]) as writer,
     ):
         for batch in read_columns(connection, data):
-            shards = dealer.deal(*assigner.splits(batch))
+            values = stratum_values(batch, options.stratify, stratum_us)
+            shards = dealer.deal(assigner.splits(batch, values), values)
             kept = shards != LEFT_OUT
             writer.write(shards[kept], batch if kept.all() else batch.take(kept))
             progress.advance(len(batch))
@@ -113,6 +110,28 @@ def _run(
     left_out = data.rows - int(rows_of.sum())
     written = [Shard(path, split, number, pq.read_metadata(path).num_rows) for path, split, number in paths]
     return _report(connection, data, out, options, written, left_out, stratum_us)
+
+
+def _count(
+    connection: duckdb.DuckDBPyConnection,
+    data: ParquetInput,
+    options: ShardOptions,
+    cuts: TimeCuts | None,
+    stratum_us: int,
+) -> tuple[np.ndarray, list[int]]:
+    """Rows of each split, and distinct values of each stratified column."""
+    assigner = Assigner(options, cuts)
+    rows_of = np.zeros(len(options.fractions), np.int64)
+    numbers = [Numbers() for _ in options.stratify]
+    with Progress("count", data.rows, "measurements") as progress:
+        for batch in read_columns(connection, data, _needed(options)):
+            values = stratum_values(batch, options.stratify, stratum_us)
+            for column, known in enumerate(numbers):
+                known.of(values[:, column])
+            split = assigner.splits(batch, values)
+            rows_of += np.bincount(split[split != LEFT_OUT], minlength=len(rows_of))
+            progress.advance(len(batch))
+    return rows_of, [len(known) for known in numbers]
 
 
 def _report(

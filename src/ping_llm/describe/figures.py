@@ -1,0 +1,154 @@
+"""The figures of a table of measurements, exact and out of core.
+
+Percentiles come from sorted streams: DuckDB sorts on disk, and a rank is picked while the rows pass by. So
+memory does not grow with the rows, and nothing is approximated but gaps of more than a day (to 1 %).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from ping_llm.describe.runs import Runs, gap_of_bin, rank
+from ping_llm.shards.measurements import ParquetInput
+
+RTT_PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
+OTHER_PERCENTILES = (1, 10, 25, 50, 75, 90, 99)
+
+#: Edges of the drawn RTT distribution: 40 bins a decade, from 1 µs to an hour.
+RTT_EDGES = 10 ** np.linspace(-3, 7, 401)
+
+_BATCH_ROWS = 1 << 17
+_DAY_US = 86_400 * 10**6
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one table. `summary` is for tables and JSON, the rest for plots."""
+
+    summary: dict[str, Any]
+    rtt_histogram: np.ndarray  # [len(RTT_EDGES) - 1]
+    sizes: dict[int, int]  # measurements of a source → sources
+    gaps: tuple[np.ndarray, np.ndarray]  # seconds, how often
+
+
+def measure(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> Figures:
+    """Read the table a handful of times."""
+    totals = _totals(connection, data)
+    rtt, histogram = _rtt(connection, data, totals["rows"] - totals["failed"])
+    runs = _runs(connection, data)
+    days = _days(connection, data)
+    hours = _hours(connection, data)
+    rows = totals["rows"]
+    gap_count = int(runs.gaps.sum())
+    summary = {
+        "rows": rows,
+        "first_time": _iso(totals["first"]),
+        "last_time": _iso(totals["last"]),
+        "ipv4": rows - totals["ipv6"],
+        "ipv6": totals["ipv6"],
+        "failed": totals["failed"],
+        "sources": runs.sources,
+        "destinations": totals["destinations"],
+        "pairs": totals["pairs"],
+        "msm_ids": totals["msm_ids"],
+        "probe_ids": totals["probe_ids"],
+        "rtt_ms": rtt,
+        "measurements_per_source": {
+            "mean": round(rows / max(1, runs.sources), 3),
+            **_named(OTHER_PERCENTILES, runs.size_quantiles(p / 100 for p in OTHER_PERCENTILES)),
+            "max": max(runs.sizes),
+        },
+        "gap_s": {
+            **_named(OTHER_PERCENTILES, runs.gap_quantiles(p / 100 for p in OTHER_PERCENTILES)),
+            **({"max": runs.longest_gap_us / 1e6} if gap_count else {}),
+        },
+        "days_with_data": len(days),
+        "days_in_span": totals["last"] // _DAY_US - totals["first"] // _DAY_US + 1,
+        "days": days,
+        "hours_utc": hours,
+    }
+    seconds = np.flatnonzero(runs.gaps)
+    gaps = np.array([gap_of_bin(number) for number in seconds.tolist()]), runs.gaps[seconds]
+    return Figures(summary, histogram, dict(sorted(runs.sizes.items())), gaps)
+
+
+def _totals(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> dict[str, int]:
+    optional = {
+        name: f"(SELECT count(DISTINCT {name}) FROM {data.scan})" if name in data.columns else "0"
+        for name in ("msm_id", "probe_id")
+    }
+    # ::ffff:192.0.2.1 is an IPv4 address.
+    query = f"""
+        SELECT count(*) AS rows, min(epoch_us(event_time)) AS first, max(epoch_us(event_time)) AS last,
+          count(*) FILTER (contains(src_addr, ':') AND NOT starts_with(lower(src_addr), '::ffff:')) AS ipv6,
+          count(*) FILTER (rtt = -1) AS failed,
+          (SELECT count(DISTINCT dst_addr) FROM {data.scan}) AS destinations,
+          (SELECT count(*) FROM (SELECT DISTINCT hash(src_addr, dst_addr) FROM {data.scan})) AS pairs,
+          {optional["msm_id"]} AS msm_ids, {optional["probe_id"]} AS probe_ids
+        FROM {data.scan}"""
+    result = connection.sql(query)
+    return dict(zip(result.columns, result.fetchall()[0], strict=True))
+
+
+def _rtt(
+    connection: duckdb.DuckDBPyConnection, data: ParquetInput, count: int
+) -> tuple[dict[str, float], np.ndarray]:
+    histogram = np.zeros(len(RTT_EDGES) - 1, np.int64)
+    if not count:
+        return {}, histogram
+    names = ("min", *(f"p{p:g}" for p in RTT_PERCENTILES), "max")
+    ranks = np.array([1, *(rank(p / 100, count) for p in RTT_PERCENTILES), count])
+    values = np.zeros(len(ranks))
+    reader = connection.sql(
+        f"SELECT rtt::DOUBLE AS rtt FROM {data.scan} WHERE rtt <> -1 ORDER BY rtt"
+    ).to_arrow_reader(_BATCH_ROWS)
+    before = 0
+    for batch in reader:
+        rtt = batch["rtt"].to_numpy()
+        here = (ranks > before) & (ranks <= before + len(rtt))
+        values[here] = rtt[ranks[here] - before - 1]
+        histogram += np.histogram(rtt.clip(RTT_EDGES[0], RTT_EDGES[-1]), RTT_EDGES)[0]
+        before += len(rtt)
+    return dict(zip(names, values.tolist(), strict=True)), histogram
+
+
+def _runs(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> Runs:
+    # DuckDB's hash sorts three times faster than text, and does not leave this function.
+    query = f"SELECT hash(src_addr) AS k, epoch_us(event_time) AS t FROM {data.scan} ORDER BY k, t"
+    runs = Runs()
+    for batch in connection.sql(query).to_arrow_reader(_BATCH_ROWS):
+        runs.feed(batch["k"].to_numpy(), batch["t"].to_numpy())
+    runs.finish()
+    return runs
+
+
+def _days(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> list[dict[str, Any]]:
+    query = f"""
+        SELECT day, sum(n)::BIGINT, sum(failed)::BIGINT, count(*) FROM (
+          SELECT epoch_us(event_time) // {_DAY_US} AS day, hash(src_addr) AS k, count(*) AS n,
+            count(*) FILTER (rtt = -1) AS failed FROM {data.scan} GROUP BY day, k)
+        GROUP BY day ORDER BY day"""
+    return [
+        {"date": str(np.datetime64(int(day), "D")), "rows": rows, "failed": failed, "sources": sources}
+        for day, rows, failed, sources in connection.sql(query).fetchall()
+    ]
+
+
+def _hours(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> list[dict[str, int]]:
+    query = f"""
+        SELECT epoch_us(event_time) // 3600000000 % 24 AS hour, count(*), count(*) FILTER (rtt = -1)
+        FROM {data.scan} GROUP BY hour ORDER BY hour"""
+    return [
+        {"hour": int(hour), "rows": rows, "failed": failed}
+        for hour, rows, failed in connection.sql(query).fetchall()
+    ]
+
+
+def _named(percentiles: tuple[float, ...], values: list) -> dict[str, Any]:
+    return {f"p{p:g}": value for p, value in zip(percentiles, values, strict=False)}
+
+
+def _iso(microseconds: int) -> str:
+    return f"{np.datetime64(microseconds, 'us').astype('datetime64[s]')}Z"

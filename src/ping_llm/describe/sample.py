@@ -1,0 +1,83 @@
+"""A few measurements drawn evenly from everything, the same for the same seed."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ping_llm.errors import PingError
+from ping_llm.ingest import read_measurements
+from ping_llm.ingest.inputs import find_files
+from ping_llm.schema import MEASUREMENTS
+from ping_llm.shards.measurements import ParquetInput, open_input
+
+
+def sample(places: Sequence[str], count: int, seed: int = 0) -> pa.Table:
+    """Up to `count` measurements in the order of time, columns of the measurements table."""
+    find_files(places)  # says what does not exist
+    try:
+        data = open_input(places)
+    except PingError:
+        drawn = _from_stream(read_measurements(places), count, seed)
+    else:
+        drawn = _from_parquet(data, count, seed)
+    if not len(drawn):
+        raise PingError(f"{' '.join(places)} has no measurement; `ping-llm ingest` says why.")
+    return drawn.sort_by([("event_time", "ascending"), ("src_addr", "ascending"), ("dst_addr", "ascending")])
+
+
+def _from_parquet(data: ParquetInput, count: int, seed: int) -> pa.Table:
+    """By row number: only the row groups that hold a drawn row are read."""
+    count = min(count, data.rows)
+    chosen = np.sort(np.random.default_rng(seed).choice(data.rows, count, replace=False))
+    pieces = [MEASUREMENTS.empty_table()]
+    before = 0
+    for path, rows in zip(data.files, data.rows_of, strict=True):
+        wanted = chosen[(chosen >= before) & (chosen < before + rows)] - before
+        if len(wanted):
+            pieces.append(_rows(path, wanted))
+        before += rows
+    return pa.concat_tables(pieces)
+
+
+def _rows(path: Path, wanted: np.ndarray) -> pa.Table:
+    pieces = []
+    with pq.ParquetFile(path) as file:
+        before = 0
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            here = wanted[(wanted >= before) & (wanted < before + rows)] - before
+            if len(here):
+                pieces.append(_in_schema(file.read_row_group(group).take(pa.array(here))))
+            before += rows
+    return pa.concat_tables(pieces)
+
+
+def _in_schema(rows: pa.Table) -> pa.Table:
+    """Columns of the measurements table; those that are missing are null."""
+    columns = []
+    for field in MEASUREMENTS:
+        if field.name in rows.column_names:
+            columns.append(rows[field.name].cast(field.type))
+        elif field.name == "ip_version":
+            version = [6 if ":" in text else 4 for text in rows["src_addr"].to_pylist()]
+            columns.append(pa.chunked_array([pa.array(version, pa.uint8())]))
+        else:
+            columns.append(pa.chunked_array([pa.nulls(len(rows), field.type)]))
+    return pa.Table.from_arrays(columns, schema=MEASUREMENTS)
+
+
+def _from_stream(batches: Iterable[pa.RecordBatch], count: int, seed: int) -> pa.Table:
+    """Each row draws a number; those with the smallest are the sample."""
+    random = np.random.default_rng(seed)
+    drawn = MEASUREMENTS.empty_table()
+    numbers = np.zeros(0)
+    for batch in batches:
+        drawn = pa.concat_tables([drawn, pa.Table.from_batches([batch], MEASUREMENTS)])
+        numbers = np.append(numbers, random.random(len(batch)))
+        if len(numbers) > count:
+            smallest = np.sort(np.argpartition(numbers, count)[:count])
+            drawn, numbers = drawn.take(pa.array(smallest)), numbers[smallest]
+    return drawn
