@@ -76,8 +76,10 @@ def test_density_distribution_and_quantiles_agree(answers, name):
 @pytest.mark.parametrize("name", ["compact", "micros", "log", "clipped"])
 def test_scores_equal_the_whole_distribution(engine, name):
     model = Model(engine, rtt_encoding(name), {})
-    questions = [Question.of(SRC, f"198.51.100.{n}", None, past(n % 4)) for n in range(9)]
-    observed = np.array([0.2, 0.9996, 1.0, 12.3, 50.5, 333.3, 800.0, -1.0, 1500.0])
+    observed = np.array([0.2, -1.0, 1.0, 12.3, 50.5, 333.3, 800.0, 0.9996, 1500.0])
+    if model.encoding.bytes > 2:  # a tree each: two are enough
+        observed = observed[:2]
+    questions = [Question.of(SRC, f"198.51.100.{n}", None, past(n % 4)) for n in range(len(observed))]
     levels = (0.05, 0.5, 0.95)
     scores = model.rtt_scores(questions, observed, levels)
     limit = model.encoding.clip_limit_ms
