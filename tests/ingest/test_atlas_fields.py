@@ -223,6 +223,13 @@ def test_numbers_round_as_orjson_rounds_them():
         assert rtt_of(result) == float(text)
 
 
+def test_keys_are_compared_whole():
+    """A find: only the last eight characters of a key were."""
+    text = json.dumps(ping()).encode()
+    assert become(text.replace(b'"timestamp"', b'"9imestamp"'))[0] == "missing_time"
+    assert become(text.replace(b'"dst_addr"', b'"x_dst_addr"'))[0] == "missing_destination"
+
+
 def test_escapes_and_foreign_letters_are_read_carefully():
     text = json.dumps(ping(dst_name="münchen.example"), ensure_ascii=False).encode()
     assert rtt_of(text) == 12.0

@@ -32,7 +32,7 @@ REJECT_GROUP_ROWS = 4_096
 SORT_ROWS = 1_000_000
 
 #: DuckDB's memory, all workers together.
-SORT_MEMORY_MB = 400
+SORT_MEMORY_MB = 300
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,7 @@ def _read_result(data, index, end, integers, spans, kinds, rtts, packets):
     seen = 0
     while True:
         index = _skip_space(data, index, end)
+        key_start = index + 1
         index, length, key = _read_key(data, index, end)
         if index == _GIVE_UP:
             return _GIVE_UP
@@ -138,7 +139,7 @@ def _read_result(data, index, end, integers, spans, kinds, rtts, packets):
                 field, span = 9, DST
         elif length == 2 and key == _AF:
             field, column = 10, VERSION
-        elif length == 9 and key == _TIMESTAMP:
+        elif length == 9 and key == _TIMESTAMP and data[key_start] == 116:
             field, column = 11, TIMESTAMP
         if field >= 0:
             if seen & (1 << field):

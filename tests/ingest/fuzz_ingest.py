@@ -1,0 +1,125 @@
+"""A longer fuzz run than the tests': python tests/ingest/fuzz_ingest.py [SECONDS] [SEED] [FILE OF RESULTS…]
+
+Mutates results (byte by byte, and by splicing two) and whole files in their containers. Every mutated result
+must get the same verdict and columns by the quick and the careful way; every mutated file must be accounted
+for. Prints how many inputs were tried; stops at the first that fails and prints it.
+"""
+
+import json
+import random
+import sys
+import tempfile
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from atlas_results import ping
+from test_ingest_fuzz import SAMPLES, assert_good, block_of, check_file
+
+from ping_llm.ingest import atlas
+from ping_llm.ingest.columns import judge
+from ping_llm.ingest.options import IngestOptions
+
+TOKENS = [
+    b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b"null", b"true", b"-1", b"0", b"1e5", b"1.5", b" ",
+    b"-0.0", b"\xff", b"\n", b"\x00", b'"dup":1,', b'"late":2,', b'"x":"*"', b'"error":"e"', b'{"rtt":3}',
+    b'"type":"ping",', b'"rtt"', b'"from":""', b'"af":6', b"\\u0041", b"99999999999999999999", b"9007199254740993",
+    b"0.30000000000000004", b"18446744073709551616",
+]  # fmt: skip
+RESULTS = [
+    ping(),
+    ping(result=[{"x": "*"}] * 3),
+    ping(result=[{"x": "*"}, {"dup": 1, "rtt": 1030.83}, {"rtt": 20.0, "ttl": 3}]),
+    ping(src_addr="2001:db8::1", dst_addr="2a00::1", af=6),
+    ping(result=[{"error": "sendto failed"}], sent=0),
+]
+BATCH = 500
+
+
+def mutate(noise, text, other):
+    data = bytearray(text)
+    for _ in range(noise.choice((1, 1, 1, 2, 4))):
+        where = noise.randrange(len(data) + 1)
+        kind = noise.randrange(6)
+        if kind == 0 and where < len(data):
+            data[where] = noise.randrange(256)
+        elif kind == 1:
+            del data[where : where + noise.randrange(1, 9)]
+        elif kind == 2:
+            data[where:where] = noise.choice(TOKENS)
+        elif kind == 3:
+            token = noise.choice(TOKENS)
+            data[where : where + len(token)] = token
+        elif kind == 4:
+            data[where:] = other[noise.randrange(len(other)) :]
+        elif where < len(data) and 48 <= data[where] <= 57:
+            data[where] = noise.choice(b"0123456789.-e")
+    return bytes(data)
+
+
+def check_results(noise, texts):
+    batch = [mutate(noise, noise.choice(texts), noise.choice(texts)) for _ in range(BATCH)]
+    options = IngestOptions(
+        noise.choice(("avg", "min", "max", "each")), noise.choice(("auto", "from", "src_addr"))
+    )
+    try:
+        compare(batch, options)
+    except Exception:
+        for text in batch:
+            try:
+                compare([text], options)
+            except Exception:
+                print(options, text)
+                raise
+        raise
+
+
+def compare(batch, options):
+    quick, careful = atlas.read_block(block_of(batch), options), atlas.read_carefully(batch, options)
+    judge(quick)
+    judge(careful)
+    assert_good(quick)
+    for field in fields(quick):
+        np.testing.assert_array_equal(
+            getattr(quick, field.name), getattr(careful, field.name), err_msg=field.name
+        )
+
+
+def check_container(noise, folder):
+    sample = noise.choice(SAMPLES[:-1])
+    data = mutate(noise, sample, noise.choice(SAMPLES[:-1]))
+    if noise.random() < 0.3:
+        data = data[: noise.randrange(len(data) + 1)]
+    path = folder / "input"
+    path.write_bytes(data)
+    try:
+        check_file(path, folder)
+    except Exception:
+        print(data)
+        raise
+
+
+def main():
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    noise = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    texts = [json.dumps(result, separators=(",", ":")).encode() for result in RESULTS]
+    for path in sys.argv[3:]:
+        texts += Path(path).read_bytes().splitlines()
+    results = files = 0
+    end = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory() as folder:
+        while time.monotonic() < end:
+            check_results(noise, texts)
+            results += BATCH
+            for _ in range(5):
+                check_container(noise, Path(folder))
+                files += 1
+    print(f"{results:,} mutated results and {files:,} mutated files tried: all accounted for")
+
+
+if __name__ == "__main__":
+    main()
