@@ -15,7 +15,7 @@ import numpy as np
 from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.memory import MemoryRows
 from ping_llm.contexts.options import ContextOptions
-from ping_llm.contexts.reference import ReferenceBatches
+from ping_llm.contexts.reference_batches import ReferenceBatches
 from ping_llm.rows.block import RowBlock
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "contexts.json"

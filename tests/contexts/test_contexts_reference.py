@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ping_llm.contexts import draws, plan, reference
 from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.options import ContextOptions
-from ping_llm.contexts.reference import ReferenceBatches
+from ping_llm.contexts.reference_batches import ReferenceBatches
 
 probability = st.sampled_from([0.0, 0.1, 0.5, 1.0])
 

@@ -23,7 +23,7 @@ from ping_llm.bench import many_rows
 from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.options import ContextOptions
 from ping_llm.contexts.pretokenized import PretokenizedBatches, pretokenize
-from ping_llm.contexts.reference import ReferenceBatches
+from ping_llm.contexts.reference_batches import ReferenceBatches
 from ping_llm.progress import Progress
 from ping_llm.rows.store import RowStore
 
