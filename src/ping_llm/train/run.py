@@ -4,7 +4,10 @@ import contextlib
 import errno
 import hashlib
 import os
+import subprocess
+import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +87,7 @@ def train(
         session = Session(run, full, stops)
         if session.finished:
             if hosts.index == 0 and not (run / "export" / "config.json").exists():
-                _export(run)
+                _export(run, hosts)
             return Outcome(run, "already", full.steps - 1)
         if hosts.index == 0:
             write_text(run / "config.yml", seam.own_keys(path, words))
@@ -111,7 +114,7 @@ def train(
         state = folder.STOPPED if session.stopped else folder.FINISHED
         if hosts.index == 0:
             if state == folder.FINISHED and full.enable_checkpointing:
-                _export(run)
+                _export(run, hosts)
             folder.update(run, state=state, step=session.step, loss=session.loss)
     return Outcome(
         run, state, session.step, session.loss, _spent(started, marks + session.marks), session.data_wait_s
@@ -157,7 +160,11 @@ def quiet() -> Iterator[None]:
         yield
         return
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        warnings.catch_warnings(action="ignore", category=DeprecationWarning),
+    ):
         yield
 
 
@@ -186,7 +193,7 @@ def check(config: Any) -> None:
         return
     if config.vocab_size != VOCABULARY_SIZE:
         raise UsageError(f"vocab_size={config.vocab_size}, but the tokens are {VOCABULARY_SIZE}")
-    if config.global_batch_size_to_load < 1:
+    if config.per_device_batch_size <= 0:
         raise UsageError(f"per_device_batch_size={config.per_device_batch_size} makes no batch")
     if not config.network_train_files:
         raise UsageError("no data to train on: give --rows DIR or network_train_files=DIR")
@@ -200,7 +207,20 @@ def check(config: Any) -> None:
     settings.context_options(config)
 
 
-def _export(run: Path) -> None:
-    from ping_llm.model.export import export
+def _export(run: Path, hosts: Hosts) -> None:
+    if hosts.count == 1:
+        from ping_llm.model.export import export
 
-    export(run, run / "export")
+        export(run, run / "export")
+        return
+    # Among several processes Orbax would wait for all of them to read, so a process of its own does it.
+    program = "from ping_llm.model.export import export; import sys; export(*sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(run), str(run / "export")],
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise PingError(f"{run} is trained, but exporting it failed: {done.stderr.strip().splitlines()[-1]}")
