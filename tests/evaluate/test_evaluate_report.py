@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from ping_llm.cli import app
 from ping_llm.cli import evaluate as evaluate_cli
 from ping_llm.errors import PingError, UsageError
+from ping_llm.evaluate import likelihood
 from ping_llm.evaluate.baselines.every import make
 from ping_llm.evaluate.bootstrap import Bootstrap
 from ping_llm.evaluate.columns import read_measurements
@@ -26,6 +27,7 @@ from ping_llm.query.model import Model
 from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.write import simulate
 from ping_llm.tokens.rtt import rtt_encoding
+from ping_llm.tokens.vocab import Field
 
 OPTIONS = EvaluateOptions(
     splits=SplitOptions(sources=0.2, pairs=0.2),
@@ -119,6 +121,36 @@ def test_a_model_is_one_more_method(world):
     np.testing.assert_allclose(answers.failure, exact.failure, atol=1e-6)
     # The grid is 2 % wide above two seconds, where an untrained model puts much.
     np.testing.assert_allclose(answers.quantile([0.25, 0.75]), exact.quantiles, rtol=0.03, atol=0.2)
+
+
+def test_fields_add_up_in_every_order(world):
+    config = ModelConfig(layers=1, width=32, heads=2, kv_heads=2, head_dim=16, mlp_width=64, max_length=128)
+    model = Model(Engine(config, random_tensors(config)), rtt_encoding("compact"), {})
+    asked = read_measurements(world).take(slice(0, 12))
+    bits = likelihood.by_order(model, asked)
+    assert len(bits["with_time"]["by_order"]) == 24
+    assert len(bits["without_time"]["by_order"]) == 6
+    for part in bits["with_time"]["by_order"].values():
+        # The rest is the token that begins a measurement.
+        assert 0 < part["total"] - sum(part[f] for f in ("src", "dst", "time", "result")) < 40
+    assert bits["with_time"]["any_order"] < min(p["total"] for p in bits["with_time"]["by_order"].values())
+    # The same by hand for one measurement: src, dst, result.
+    one = asked.take(slice(0, 1))
+    ids = likelihood._tokens(model, one, (Field.SRC, Field.DST, Field.RESULT))[0]
+    logits = model.engine.logits(
+        np.concatenate([[0], ids[:-1]])[None].astype(np.int32),
+        np.arange(len(ids), dtype=np.int32)[None],
+        np.ones((1, len(ids)), np.int32),
+    )[0].astype(np.float64)
+    log2 = (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))) / np.log(2)
+    expected = -log2[np.arange(len(ids)), ids].sum()
+    found = likelihood.by_order(model, one)["without_time"]["by_order"]["src dst result"]["total"]
+    assert found == pytest.approx(expected, rel=1e-4)
+    addresses = likelihood.address_bytes(model, asked)
+    for name, part in addresses.items():
+        width = 4 if "IPv4" in name else 16
+        assert len(part["byte_accuracy"]) == len(part["greedy_exact_match"]) == width
+        assert part["greedy_exact_match"][-1] == part["byte_accuracy"][-1]
 
 
 def test_context_is_chosen_for_the_question():

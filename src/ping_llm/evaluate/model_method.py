@@ -49,14 +49,14 @@ class ModelMethod(Baseline):
     """
 
     def __init__(self, model: Model, name: str = "model", size: int = CONTEXT_SIZE):
-        self._model, self.name, self._size = model, name, size
+        self.model, self.name, self._size = model, name, size
 
     @classmethod
     def load(cls, run: Path, size: int = CONTEXT_SIZE) -> Self:
         return cls(Model.load(run), "model", size)
 
     def sized(self, size: int) -> "ModelMethod":
-        return ModelMethod(self._model, self.name, size)
+        return ModelMethod(self.model, self.name, size)
 
     def fit(self, train: Columns) -> Self:
         """Nothing: it was trained before, and must not have seen what it is asked about."""
@@ -66,7 +66,7 @@ class ModelMethod(Baseline):
         questions = self.questions(queries, context)
         levels, failure = np.empty((len(queries), len(_GRID))), np.empty(len(queries))
         point = np.empty(len(queries))
-        for index, answer in self._model.rtt_stream(questions):
+        for index, answer in self.model.rtt_stream(questions):
             levels[index] = answer.distribution.cdf(_GRID)
             failure[index] = answer.failure
             point[index] = answer.distribution.median

@@ -45,7 +45,7 @@ def evaluate(
     ]
     if world is not None:
         methods.append(("truth", "truth", lambda: _truth(world)))
-    context: dict = {}
+    context, whole = {}, {}
     if run is not None:
         folder = f"model-{_weights_digest(run)}"
         load = _loader(run)
@@ -69,7 +69,8 @@ def evaluate(
                 seconds[name] = round(time.monotonic() - started, 1)
     if run is not None:
         context = _by_context_size(load, out / "parts" / folder, data, options)
-    result = _result(data, options, scores, context, seconds, run)
+        whole = _whole_measurements(load, out / "parts" / folder, data, options)
+    result = _result(data, options, scores, context, seconds, run) | whole
     report.write(out, result, scores, {test.name: test.asked for test in data.tests})
     return result
 
@@ -100,6 +101,25 @@ def _by_context_size(load: Callable, folder: Path, data: EvaluationData, options
                 out.setdefault(test.name, {})[str(size)] = {k: figures[k] for k in kept if k in figures}
                 progress.advance()
     return out
+
+
+def _whole_measurements(load: Callable, folder: Path, data: EvaluationData, options: EvaluateOptions) -> dict:
+    """Bits by field and order, and addresses, on the first test's questions: {"likelihood", "addresses"}."""
+    from ping_llm.evaluate import likelihood
+
+    path = folder / "whole-measurements.json"
+    if not path.exists():
+        asked = data.tests[0].asked
+        asked = asked.take(slice(None, None, max(1, len(asked) // options.context_queries)))
+        model = load().model
+        write_json(
+            path,
+            {
+                "likelihood": likelihood.by_order(model, asked),
+                "addresses": likelihood.address_bytes(model, asked),
+            },
+        )
+    return json.loads(path.read_text())
 
 
 def _result(data, options, scores, context, seconds, run) -> dict:
