@@ -52,6 +52,24 @@ def test_top_k_equals_brute_force(model):
     assert answer.bound == pytest.approx(sorted(expected.values())[-26], rel=0.02)
 
 
+def test_top_k_is_exact_where_not_everything_is_expanded(model):
+    """65,536 addresses of a /16, of which the search expands a few dozen prefixes."""
+    answer = model.complete(SRC, "198.51.?", count=40)
+    tail = complete.role_tokens(parse_prefix("198.51.0.0/16"), Field.DST)
+    beginning = model.prompts([Question.of(SRC)], order=(Field.SRC,), tail=tail)[0].ids
+    prefix = model.engine.prefill([beginning])
+    third = prefix.tail[0, -1, BYTE0:].astype(np.float64)
+    fourth = model.engine.branch(prefix, (BYTE0 + np.arange(256, dtype=np.int32))[None, :, None])[
+        0, :, 0, BYTE0:
+    ]
+    joint = np.exp(third - np.logaddexp.reduce(third))[:, None] * np.exp(
+        fourth - np.logaddexp.reduce(fourth.astype(np.float64), axis=1, keepdims=True)
+    )
+    best = np.argsort(-joint.ravel(), kind="stable")[:40]
+    assert [int.from_bytes(one.address.packed[14:]) for one in answer.best] == best.tolist()
+    np.testing.assert_allclose([one.probability for one in answer.best], joint.ravel()[best], rtol=1e-4)
+
+
 def test_all_completions_sum_to_one(model):
     answer = model.complete(SRC, "198.51.100.?", count=300)
     assert len(answer.best) == 256

@@ -50,6 +50,7 @@ def write(path, columns: Columns, **extra):
 
 def test_bits_equal_the_loss_on_the_same_tokens(model):
     columns = measurements(20, sources=1)
+    columns.rtt[3] = -1.0
     parts = list(model.scorer().add(columns.take(np.arange(12))))
     bits = np.concatenate([part.bits for part in parts])
     ids, offsets, _ = encode_windows(model, [columns.take(np.arange(12))])
