@@ -89,7 +89,7 @@ def check(run: Path, world: World, split: Path, options: DemoOptions) -> dict[st
         "order0_bits": float(order0.bits(asked.rtt).mean()),
         "medae_ms": medae(scores.quantiles[:, 0]),
         "global_median_medae_ms": medae(np.full(len(asked), np.median(train.rtt[train.replied]))),
-        "pair_history_medae_ms": medae(pair.median),
+        "pair_history_medae_ms": medae(pair.point),
         "questions": len(asked),
         "example": _example(run, model, world, hold_out),
     }

@@ -52,7 +52,8 @@ def last_screen(summary: dict[str, Any], run: str) -> str:
             ),
             "",
             "What to try next",
-            f"  .venv/bin/ping-llm query rtt {run} --src {example['src']} --dst {example['dst']}",
+            f"  .venv/bin/ping-llm query rtt {run} --src {example['src']} --dst {example['dst']}"
+            f" --at {example['at']} --from-data {run}/rows",
             f"  .venv/bin/ping-llm batches show {run}/rows",
             "  .venv/bin/ping-llm tokens show",
             "  .venv/bin/ping-llm --help",
