@@ -27,8 +27,7 @@ class Loss:
 
 
 def sample_sequences(engine: Engine, count: int = 16, length: int = 128, seed: int = 0) -> np.ndarray:
-    """int32 [count, length]: sequences drawn from the model, as good as data for comparing two copies of it.
-    """
+    """int32 [count, length]: drawn from the model, as good as data for comparing two copies of it."""
     generator = np.random.default_rng(seed)
     length = min(length, engine.config.max_length - 1)
     decoder = engine.start(engine.prefill([np.zeros(0, np.int32)]), count, length)

@@ -219,8 +219,7 @@ def _norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
 
 
 def _rotate(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
-    """Rotary positions over the halves of each head. x: [..., length, heads, dim], positions [..., length].
-    """
+    """Rotary positions over the halves of each head: x [..., length, heads, dim], positions [..., length]."""
     half = x.shape[-1] // 2
     frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = positions[..., None, None].astype(jnp.float32) * frequencies
