@@ -51,6 +51,7 @@ def test_threads_do_not_matter(small_rows, expected, threads):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # each worker imports JAX, and compiles kernels if they changed
 @pytest.mark.parametrize("workers", [1, 2])
 def test_worker_processes_do_not_matter(small_rows, expected, workers):
     """Begun with so many workers, stopped in the middle of a unit, taken up again by a thread."""
@@ -61,6 +62,7 @@ def test_worker_processes_do_not_matter(small_rows, expected, workers):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # each worker imports JAX, and compiles kernels if they changed
 def test_workers_go_on_where_threads_stopped(small_rows, expected):
     with Batches(small_rows, threads=1, **SHAPE) as batches:
         list(islice(batches, 13))
@@ -131,6 +133,7 @@ def test_closing_in_the_middle_loses_nothing(small_rows, expected):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # each worker imports JAX, and compiles kernels if they changed
 def test_no_worker_outlives_a_killed_parent(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
