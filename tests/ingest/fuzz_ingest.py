@@ -25,10 +25,10 @@ from ping_llm.ingest.columns import judge
 from ping_llm.ingest.options import IngestOptions
 
 TOKENS = [
-    b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b"null", b"true", b"-1", b"0", b"1e5", b"1.5", b" ",
-    b"-0.0", b"\xff", b"\n", b"\x00", b'"dup":1,', b'"late":2,', b'"x":"*"', b'"error":"e"', b'{"rtt":3}',
-    b'"type":"ping",', b'"rtt"', b'"from":""', b'"af":6', b"\\u0041", b"99999999999999999999", b"9007199254740993",
-    b"0.30000000000000004", b"18446744073709551616",
+    b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b" ", b"null", b"-1", b"0", b"1e5", b"1.5", b"-0.0",
+    b"\xff", b"\n", b"\x00", b"\\u0041", b'"rtt"', b'"dup":1,', b'"late":2,', b'"x":"*"', b'"error":"e"',
+    b'{"rtt":3}', b'"type":"ping",', b'"from":""', b'"af":6', b"99999999999999999999", b"9007199254740993",
+    b"true", b"0.30000000000000004", b"18446744073709551616",
 ]  # fmt: skip
 RESULTS = [
     ping(),

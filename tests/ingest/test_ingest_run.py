@@ -59,15 +59,20 @@ def test_gz_lines_become_partitions_and_an_account(tmp_path):
 
 def test_each_packet_is_a_row_and_equal_losses_are_not_duplicates(tmp_path):
     lost = ping(result=[{"x": "*"}, {"x": "*"}, {"rtt": 5.0}])
+    other = ping(result=[{"x": "*"}, {"x": "*"}, {"rtt": 6.0}])
     path = tmp_path / "results.json"
-    path.write_bytes(write_lines([lost, lost]))
+    path.write_bytes(write_lines([lost, lost, other]))
     report = ingest([str(path)], tmp_path / "out", IngestOptions(rtt="each"))
     assert report.as_json()["total"] == {
-        "results": 2, "measurements": 1, "duplicates": 1, "not_pings": 0, "rejects": {}, "packets": 3,
+        "results": 3, "measurements": 2, "duplicates": 1, "not_pings": 0, "rejects": {}, "packets": 6,
     }  # fmt: skip
     rows = (
         pq.read_table(next((tmp_path / "out").glob("date=*")))
         .select(["rtt", "packet_error_count"])
         .to_pylist()
     )
-    assert sorted((row["rtt"], row["packet_error_count"]) for row in rows) == [(-1.0, 1), (-1.0, 1), (5.0, 0)]
+    assert sorted((row["rtt"], row["packet_error_count"]) for row in rows) == [
+        *[(-1.0, 1)] * 4,
+        (5.0, 0),
+        (6.0, 0),
+    ]

@@ -22,7 +22,7 @@ from typing import Any
 
 import orjson
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 @dataclass(frozen=True)
