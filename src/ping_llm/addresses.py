@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ping_llm import address_kernels
-
 MAPPED_PREFIX = bytes(10) + b"\xff\xff"
 
 #: The longest canonical text of 16 bytes: eight groups of four and seven colons.
@@ -89,6 +87,8 @@ def pack(texts: pa.Array | pa.ChunkedArray | Sequence[str | None]) -> tuple[np.n
     _, offsets_buffer, data_buffer = array.buffers()
     if count and data_buffer is not None:
         offsets = np.frombuffer(offsets_buffer, np.int64)[array.offset : array.offset + count + 1]
+        from ping_llm import address_kernels  # Numba takes half a second to import: only where it works
+
         address_kernels.pack_texts(np.frombuffer(data_buffer, np.uint8), offsets, packed, valid)
     if array.null_count:
         valid &= np.asarray(array.is_valid())
@@ -101,6 +101,8 @@ def unpack(packed: np.ndarray) -> pa.StringArray:
     count = len(packed)
     data = np.empty(max(count * _LONGEST_TEXT, 1), np.uint8)
     offsets = np.zeros(count + 1, np.int64)
+    from ping_llm import address_kernels
+
     address_kernels.unpack_texts(np.ascontiguousarray(packed, np.uint8), data, offsets)
     size = int(offsets[-1])
     texts = pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data[:size]))
@@ -115,6 +117,8 @@ def is_ipv4(packed: np.ndarray) -> np.ndarray:
 
 def is_public(packed: np.ndarray) -> np.ndarray:
     """bool [n] of uint8 [n, 16]: can the Internet route to it?"""
+    from ping_llm import address_kernels
+
     return address_kernels.are_public(np.ascontiguousarray(packed, np.uint8), _PUBLIC_TABLE, _PUBLIC_BITS)
 
 

@@ -10,7 +10,6 @@ from ping_llm.addresses import Prefix, pack_one, parse_prefix, unpack_one
 from ping_llm.errors import UsageError
 from ping_llm.schema import END_TIME, MIN_TIME, Measurement
 from ping_llm.tokens import vocab
-from ping_llm.tokens.columns import StatementColumns, encode_columns
 from ping_llm.tokens.rtt import RttEncoding
 from ping_llm.tokens.vocab import BYTE0, Field
 
@@ -269,6 +268,8 @@ def _encode(
     total = int(counts.sum())
     if total == 0:
         return [np.zeros(0, np.int32)] * len(contexts)
+    from ping_llm.tokens.columns import StatementColumns, encode_columns  # compiled: not before it is needed
+
     columns = StatementColumns.empty(total)
     starts = np.cumsum(counts) - counts
     columns.first[starts[counts > 0]] = True

@@ -17,7 +17,6 @@ import numpy as np
 
 from ping_llm.query.files import Columns
 from ping_llm.tokens import vocab
-from ping_llm.tokens.columns import StatementColumns, encode_columns
 from ping_llm.tokens.vocab import Field
 
 if TYPE_CHECKING:
@@ -153,6 +152,8 @@ class Scorer:
 
 def encode_windows(model: "Model", windows: list[Columns]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Tokens, the offset of each measurement, and the number of each window's first measurement."""
+    from ping_llm.tokens.columns import StatementColumns, encode_columns  # compiled: not before it is needed
+
     starts = np.cumsum([0] + [len(columns) for columns in windows])
     total = int(starts[-1])
     out = StatementColumns.empty(total)
