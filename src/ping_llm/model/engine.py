@@ -7,7 +7,7 @@ Three ways in, each compiled once a shape (sequences are padded to a few lengths
 
 A branch attends to the one shared prefix and to its own few tokens, so 256 continuations of a context of
 400 tokens cost 256 tokens of compute and no copy of the cache. Layers are scanned: compiling, which is what
-a first question waits for, takes the time of one layer.
+a first question waits for, takes a quarter to a third less than unrolled (4 layers).
 """
 
 import os
