@@ -131,7 +131,7 @@ def _ingest(paths: Sequence[str], folder: str, workers: int) -> _Run:
 
 
 class _MemoryOfAll:
-    """The peak of the resident memory of this process and its children, looked at 50 times a second."""
+    """The peak of the resident memory of this process and its children, looked at ten times a second."""
 
     def __enter__(self) -> "_MemoryOfAll":
         self.peak_mb = 0.0
@@ -145,7 +145,7 @@ class _MemoryOfAll:
         self._watcher.join()
 
     def _watch(self) -> None:
-        while not self._ended.wait(0.02):
+        while not self._ended.wait(0.1):
             total = sum(_resident(process) for process in [os.getpid(), *_children(os.getpid())])
             self.peak_mb = max(self.peak_mb, total / 2**20)
 
