@@ -117,7 +117,7 @@ class ShardWriter:
         """Close, and believe only what can be read back: the writer does not report every failure."""
         try:
             self._writer.close()
-            reader = ArrayRecordReader(str(self._aside))
+            reader = ArrayRecordReader(str(self._aside), "readahead_buffer_size:0,max_parallelism:0")
             written = reader.num_records()
             reader.close()
         except Exception as error:
