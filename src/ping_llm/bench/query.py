@@ -131,45 +131,21 @@ def _startup(folder: Path) -> dict[str, float]:
 def _maxtext_seconds(rows: int, length: int) -> float:
     """Seconds of MaxText's own forward over `rows` sequences, compiled, best of three."""
     import jax
-    import maxtext
-    from flax import nnx
-    from maxtext.configs import pyconfig
-    from maxtext.utils import model_creation_utils
 
-    settings = {
-        "run_name": "bench",
-        "decoder_block": "llama2",
-        "base_emb_dim": CONFIG.width,
-        "base_num_decoder_layers": CONFIG.layers,
-        "base_num_query_heads": CONFIG.heads,
-        "base_num_kv_heads": CONFIG.kv_heads,
-        "head_dim": CONFIG.head_dim,
-        "base_mlp_dim": CONFIG.mlp_width,
-        "vocab_size": CONFIG.vocabulary,
-        "max_target_length": length,
-        "per_device_batch_size": rows,
-        "dtype": "float32",
-        "attention": "dot_product",
-        "enable_checkpointing": False,
-        "dataset_type": "synthetic",
-        "skip_jax_distributed_system": True,
-        "log_config": False,
-    }
-    base = Path(next(iter(maxtext.__path__))) / "configs" / "base.yml"
-    config = pyconfig.initialize(["", str(base), *(f"{key}={value}" for key, value in settings.items())])
-    model = model_creation_utils.get_nnx_create_model_fn(config)()
-    graph, state = nnx.split(model)
+    from ping_llm.train import maxtext_seam
+
+    forward = maxtext_seam.bare_forward(
+        base_emb_dim=CONFIG.width,
+        base_num_decoder_layers=CONFIG.layers,
+        base_num_query_heads=CONFIG.heads,
+        base_num_kv_heads=CONFIG.kv_heads,
+        head_dim=CONFIG.head_dim,
+        base_mlp_dim=CONFIG.mlp_width,
+        vocab_size=CONFIG.vocabulary,
+        max_target_length=length,
+        per_device_batch_size=rows,
+    )
     inputs = np.random.default_rng(0).integers(0, CONFIG.vocabulary, (rows, length)).astype(np.int32)
     positions = np.broadcast_to(np.arange(length, dtype=np.int32), inputs.shape)
-
-    @jax.jit
-    def forward(state: Any, inputs: Any, positions: Any) -> Any:
-        return nnx.merge(graph, state)(
-            decoder_input_tokens=inputs,
-            decoder_positions=positions,
-            decoder_segment_ids=jax.numpy.ones_like(inputs),
-            enable_dropout=False,
-        )
-
-    jax.block_until_ready(forward(state, inputs, positions))
-    return min(_timed(lambda: jax.block_until_ready(forward(state, inputs, positions))) for _ in range(3))
+    jax.block_until_ready(forward(inputs, positions))
+    return min(_timed(lambda: jax.block_until_ready(forward(inputs, positions))) for _ in range(3))

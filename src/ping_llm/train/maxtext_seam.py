@@ -433,3 +433,31 @@ def run_untouched(config: Any, on_step: Callable[[], None]) -> None:
 
 def _bytes(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype"))
+
+
+def bare_forward(**keys: Any) -> Callable[[np.ndarray, np.ndarray], Any]:
+    """MaxText's own llama2 forward on random weights, (inputs, positions) → logits, to measure against."""
+    fixed = {
+        "run_name": "bare",
+        "decoder_block": "llama2",
+        "dtype": "float32",
+        "attention": "dot_product",
+        "enable_checkpointing": False,
+        "dataset_type": "synthetic",
+        "skip_jax_distributed_system": True,
+        "log_config": False,
+    }
+    base = str(Path(pyconfig.__file__).with_name("base.yml"))
+    config = pyconfig.initialize(["", base, *(f"{key}={value}" for key, value in (fixed | keys).items())])
+    graph, state = nnx.split(model_creation_utils.get_nnx_create_model_fn(config)())
+
+    @jax.jit
+    def forward(state: Any, inputs: Any, positions: Any) -> Any:
+        return nnx.merge(graph, state)(
+            decoder_input_tokens=inputs,
+            decoder_positions=positions,
+            decoder_segment_ids=jnp.ones_like(inputs),
+            enable_dropout=False,
+        )
+
+    return functools.partial(forward, state)
