@@ -44,9 +44,6 @@ def test_requeued_in_the_middle(slurm, rows, tmp_path):  # noqa: F811
     _wait(lambda: slurm.states().get(job) == "COMPLETED", slurm, log)
     attempts = re.findall(r"attempt \d on [^\s,]+", log.read_text())
     assert attempts == ["attempt 1 on n[1-2]", "attempt 2 on n[1-2]"]
-        "attempt 1 on n[1-2]",
-        "attempt 2 on n[1-2]",
-    ]
     assert folder.read(run)["state"] == "finished"
     assert folder.read(run)["processes"] == 2
     assert list(losses(run)) == list(range(300))
