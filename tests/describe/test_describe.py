@@ -43,7 +43,8 @@ def nearest_rank(values: list, percent: float):
     return ordered[max(0, int(np.ceil(percent / 100 * len(ordered) - 1e-9)) - 1)]
 
 
-def test_figures_equal_a_plain_count(world):
+def test_figures_equal_a_plain_count(world, monkeypatch):
+    monkeypatch.setattr("ping_llm.describe.figures._BATCH_ROWS", 3_000)  # several batches
     rows = rows_of(world)
     found = describe([str(world)]).as_json()
     assert found["kind"] == "measurements"
