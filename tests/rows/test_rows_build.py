@@ -33,6 +33,7 @@ def small_parts(monkeypatch):
     """Several parts and slices from small data."""
     monkeypatch.setattr(keys, "SMALL_PART_MEASUREMENTS", 1500)
     monkeypatch.setattr(plan, "_MIN_SLICE", 700)
+    monkeypatch.setattr(plan, "_BUCKET_MEASUREMENTS", 400)
 
 
 REFERENCE = RunOptions(engine="reference")
@@ -131,7 +132,9 @@ def test_the_same_bytes_however_it_runs(tmp_path, small_parts, monkeypatch, grou
 
     build([tmp_path / "one"], tmp_path / "a", options, RunOptions(workers=1, memory_limit="256MB"))
     assert folder_bytes(tmp_path / "a") == wanted
-    build([tmp_path / "one"], tmp_path / "b", options, RunOptions(workers=3, temp=tmp_path / "temp"))
+    with monkeypatch.context() as patch:
+        patch.setattr("ping_llm.rows.build.HELD_FRACTION", 0)  # spills on disk
+        build([tmp_path / "one"], tmp_path / "b", options, RunOptions(workers=3, temp=tmp_path / "temp"))
     assert folder_bytes(tmp_path / "b") == wanted
     assert not list((tmp_path / "temp").iterdir())
 

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 from ping_llm.rows import keys, plan, shard, sortable, sorting, spill
+from ping_llm.rows import build as building
 from ping_llm.rows.build import RunOptions, build
 
 class Nothing:
@@ -38,8 +39,8 @@ def warm_up(path, folder):
     batch = batch.set_column(3, "ip_version", batch.column("ip_version").cast("int64"))
     piece = sortable.from_batch(batch)
     table = keys.layout_table(keys.layout(plan.RowOptions(), 10))
-    header = spill.write_spill(folder / "spill", [piece], table, False)
-    words = next(iter(spill.read_part([header], 0, 1000)))
+    with spill.SpillReader([spill.make_spill([piece], table, False, folder / "spill")]) as reader:
+        words = next(reader.read(0, 1000))
     real, shard.ArrayRecordWriter = shard.ArrayRecordWriter, Nothing
     shard.ShardWriter(folder / "shard", 1000, False).__enter__().add(words, sorting.sort_order(words, False))
     shard.ArrayRecordWriter = real
@@ -48,7 +49,8 @@ with tempfile.TemporaryDirectory() as name:
     warm_up(sys.argv[1], Path(name))
 keys.SMALL_PART_MEASUREMENTS, plan._MIN_SLICE = 1500, 3000
 sys.stderr = open(os.devnull, "w")
-for line in sys.stdin:
+for number, line in enumerate(sys.stdin):
+    building.HELD_FRACTION = 0.25 * (number % 3 == 0)  # spills in memory now and then, else on disk
     child = os.fork()
     if child == 0:
         build([sys.argv[1]], sys.argv[2], run=RunOptions(workers=2))
@@ -126,7 +128,8 @@ def mount(folder: Path, size: str) -> None:
 
 
 @pytest.mark.parametrize("full", ["output", "temporary"])
-def test_a_full_disk_is_said_and_the_rerun_completes(tmp_path, small_parts, full):
+def test_a_full_disk_is_said_and_the_rerun_completes(tmp_path, small_parts, monkeypatch, full):
+    monkeypatch.setattr("ping_llm.rows.build.HELD_FRACTION", 0)
     write_measurements(tmp_path / "in.parquet", 24_000, sources=900)
     build([tmp_path / "in.parquet"], tmp_path / "undisturbed")
     disk = tmp_path / "disk"

@@ -12,16 +12,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ping_llm.errors import UsageError
 from ping_llm.progress import Progress
 from ping_llm.rows import steps
 from ping_llm.rows.inputs import Scanner
 from ping_llm.rows.options import RowOptions, RunOptions
 from ping_llm.rows.plan import Plan, finished_manifest, load_plan, make_plan
+from ping_llm.rows.spill import RECORD_BYTES, Spill
 
 __all__ = ["RowOptions", "RunOptions", "build", "run_step"]
 
 STEPS = ("plan", "scan", "encode", "finish")
+
+#: Spills stay in memory if they take at most this part of the limit: writing and reading them costs a fifth.
+HELD_FRACTION = 0.25
 
 
 def build(
@@ -87,36 +93,44 @@ def run_step(
     if step == "scan":
         _scan(plan, run, range(task, len(plan.slices), tasks))
     elif step == "encode":
-        _encode(plan, run, range(task, plan.parts, tasks))
+        _encode(plan, run, range(task, plan.parts, tasks), steps.open_spills(plan))
     else:
-        steps.totals_of_spills(plan, steps.spill_headers(plan))
+        steps.totals_of_spills(plan, steps.open_spills(plan))
         return steps.finish(plan)
     return None
 
 
 def _scan_and_encode(plan: Plan, run: RunOptions) -> None:
-    if not all(steps.is_encoded(plan, part) for part in range(plan.parts)):
-        _scan(plan, run, range(len(plan.slices)))
-        _encode(plan, run, range(plan.parts))
-    steps.totals_of_spills(plan, steps.spill_headers(plan))
+    if steps.is_scanned(plan) and all(steps.is_encoded(plan, part) for part in range(plan.parts)):
+        return
+    in_memory = plan.rows * RECORD_BYTES <= HELD_FRACTION * run.memory_bytes
+    spills = _scan(plan, run, range(len(plan.slices)), in_memory)
+    steps.totals_of_spills(plan, spills)
+    _encode(plan, run, range(plan.parts), spills)
 
 
-def _scan(plan: Plan, run: RunOptions, numbers: Sequence[int]) -> None:
+def _scan(plan: Plan, run: RunOptions, numbers: Sequence[int], in_memory: bool = False) -> list[Spill]:
     # DuckDB streams: a fraction of the limit is plenty for it, the slices take the rest.
     scanner = Scanner(run.memory_bytes // 4)
-    total = sum(r.end - r.begin for number in numbers for r in plan.slices[number])
-    with Progress("scan", total, "measurements") as progress:
-        _together(run.threads, numbers, lambda number: steps.scan_slice(plan, number, scanner), progress)
+    spills: dict[int, list[Spill]] = {}
+
+    def scan(number: int) -> int:
+        spills[number] = steps.scan_slice(plan, number, scanner, in_memory)
+        return plan.slice_rows(number)
+
+    with Progress("scan", sum(map(plan.slice_rows, numbers)), "measurements") as progress:
+        _together(run.threads, numbers, scan, progress)
+    return [spill for number in numbers for spill in spills[number]]
 
 
-def _encode(plan: Plan, run: RunOptions, parts: Sequence[int]) -> None:
-    headers = steps.spill_headers(plan)
-    sizes = {part: sum(int(header.counts[part]) for header in headers) for part in parts}
-    share = run.memory_bytes // run.threads
+def _encode(plan: Plan, run: RunOptions, parts: Sequence[int], spills: Sequence[Spill]) -> None:
+    sizes = {part: steps.part_measurements(plan, part, spills) for part in parts}
+    held = sum(spill.place.nbytes for spill in spills if isinstance(spill.place, np.ndarray))
+    share = (run.memory_bytes - held) // run.threads
     # Large parts first, so that no worker starts on one when the others have finished.
     ordered = sorted(parts, key=lambda part: -sizes[part])
     with Progress("encode", sum(sizes.values()), "measurements") as progress:
-        _together(run.threads, ordered, lambda part: steps.encode_part(plan, part, headers, share), progress)
+        _together(run.threads, ordered, lambda part: steps.encode_part(plan, part, spills, share), progress)
 
 
 def _together(workers: int, numbers: Iterable[int], work: Callable[[int], int], progress: Progress) -> None:

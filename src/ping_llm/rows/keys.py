@@ -12,7 +12,7 @@ from numpy import uint64
 
 from ping_llm.compiled import kernel
 from ping_llm.rows.options import RowOptions
-from ping_llm.rows.sortable import PROBE_ID, SRC_HIGH, SRC_LOW
+from ping_llm.rows.sortable import PROBE_ID, SRC_HIGH, SRC_LOW, WORDS
 
 #: A part of this many measurements sorts within 400 MB and makes a shard of about 300 MB.
 PART_MEASUREMENTS = 1 << 22
@@ -55,9 +55,10 @@ def layout(options: RowOptions, measurements: int) -> list[Split]:
     return splits
 
 
-def layout_table(splits: list[Split]) -> np.ndarray:
-    """The layout for `part_of`: uint64 [splits, 4] of begin, end, parts, first_part."""
-    return np.array([[s.begin, s.end, s.parts, s.first_part] for s in splits], np.uint64)
+def layout_table(splits: list[Split], buckets: int = 1) -> np.ndarray:
+    """The layout for `part_of`: uint64 [splits, 4] of begin, end, parts, first part, with every part cut into
+    `buckets` of consecutive hashes."""
+    return np.array([[s.begin, s.end, s.parts * buckets, s.first_part * buckets] for s in splits], np.uint64)
 
 
 @kernel
@@ -94,11 +95,24 @@ def part_of(hashed, table):
     return np.int64(table[split, 3] + (upper - begin) * parts // (end - begin))
 
 
+def _content_factors() -> np.ndarray:
+    """mix(0) | 1, mix(1) | 1, …: odd, so that no change of one word is lost."""
+    mask, factors = 2**64 - 1, []
+    for value in range(WORDS):
+        value = (value + 0x9E3779B97F4A7C15) & mask
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+        factors.append((value ^ (value >> 31)) | 1)
+    return np.array(factors, np.uint64)
+
+
+_FACTORS = _content_factors()
+
+
 @kernel
 def content(words, row):
     """A hash of a whole measurement. Its sums (mod 2^64) tell whether two sets of measurements are equal."""
     value = uint64(0)
-    for word in range(words.shape[1]):
-        value = (value ^ words[row, word]) * uint64(0x9E3779B97F4A7C15)
-        value ^= value >> uint64(29)
+    for word in range(WORDS):
+        value += words[row, word] * _FACTORS[word]
     return mix(value)

@@ -184,11 +184,7 @@ def _content(pings: list[Ping]) -> int:
             ping.probe_id + 1,
             (ping.size + 1) << 32 | (ping.packet_error_count + 1),
         )
-        value = 0
-        for word in words:
-            value = ((value ^ word) * 0x9E3779B97F4A7C15) & _MASK
-            value ^= value >> 29
-        total += mix(value)
+        total += mix(sum(word * (mix(place) | 1) for place, word in enumerate(words)) & _MASK)
     return total & _MASK
 
 

@@ -95,11 +95,16 @@ class ShardWriter:
         self._write(words, order, starts, len(starts) - 2)
         self._carry = words[order[starts[-2] :]]
 
-    def finish(self) -> tuple[ShardInfo, RowIndex]:
-        """Write the last row, check and publish the file."""
+    def end_row(self) -> None:
+        """Say that what comes next does not continue the last row."""
         if len(self._carry):
             order = np.arange(len(self._carry))
             self._write(self._carry, order, np.array([0, len(order)]), 1)
+            self._carry = np.empty((0, WORDS), np.uint64)
+
+    def finish(self) -> tuple[ShardInfo, RowIndex]:
+        """Write the last row, check and publish the file."""
+        self.end_row()
         self._close()
         index = _joined(self._pieces)
         publish(self._aside, self._path)

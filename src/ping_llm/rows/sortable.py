@@ -52,11 +52,16 @@ class Sortable:
     rejected: np.ndarray  # int64 [len(RULES)]
 
 
-def from_batch(batch: pa.RecordBatch) -> Sortable:
-    """Validate a batch with the columns of `inputs.select` and turn it into words."""
+def from_batch(batch: pa.RecordBatch, scratch: np.ndarray | None = None) -> Sortable:
+    """Validate a batch with the columns of `inputs.select` and turn it into words.
+
+    They lie in `scratch` if that is given and large enough: fresh memory costs as much as filling it.
+    """
     sources, sources_status = packed_words(batch.column("src_addr"))
     destinations, destinations_status = packed_words(batch.column("dst_addr"))
-    words = np.empty((batch.num_rows, WORDS), np.uint64)
+    if scratch is None or len(scratch) < batch.num_rows:
+        scratch = np.empty((batch.num_rows, WORDS), np.uint64)
+    words = scratch[: batch.num_rows]
     rejected = np.zeros(len(RULES), np.int64)
     kept = _fill(
         _filled(batch.column("event_time"), _NO_TIME),

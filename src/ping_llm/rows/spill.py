@@ -1,15 +1,18 @@
-"""Spill files: the measurements of one slice of the input, sorted into parts but not within them.
+"""Spills: the measurements of one slice of the input, sorted into buckets but not within them.
 
-They are the only intermediate form: whoever builds a part reads its stretch of every spill file. A file
-appears under its name when it is whole, so its presence is the marker that the slice is done. It is not
-synced to the disk (that would cost as much as the whole build); each stretch carries a sum over its content
-instead, and a stretch that a power cut has damaged is found when it is read.
+They are the only intermediate form: whoever builds a part reads its buckets from every spill. They are files,
+or stay in memory when all of them are small beside the limit. A file appears under its name when it is whole,
+so its presence is the marker that the slice is done. It is not synced to the disk (that would cost as much as
+the whole build); each bucket carries a sum over its content instead, and one that a power cut has damaged is
+found when it is read.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -23,13 +26,13 @@ RECORD_BYTES = 8 * WORDS
 
 
 @dataclass(frozen=True)
-class SpillHeader:
-    """What is in a spill file."""
+class Spill:
+    """What is in a spill, and where."""
 
-    path: Path
+    place: Path | np.ndarray  # a file, or the words themselves
     rejected: np.ndarray  # int64 [len(RULES)]
-    counts: np.ndarray  # int64 [parts]
-    contents: np.ndarray  # uint64 [parts]
+    counts: np.ndarray  # int64 [buckets]
+    contents: np.ndarray  # uint64 [buckets]
 
     @property
     def measurements(self) -> int:
@@ -39,25 +42,35 @@ class SpillHeader:
     def rows_in(self) -> int:
         return self.measurements + int(self.rejected.sum())
 
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """The first measurement of each bucket."""
+        return np.cumsum(self.counts) - self.counts
 
-def write_spill(path: Path, pieces: Iterable[Sortable], table: np.ndarray, by_probe: bool) -> SpillHeader:
-    """Sort the measurements of a slice into parts and write them as one whole file."""
-    parts = int(table[-1, 2] + table[-1, 3])
+    @property
+    def header_bytes(self) -> int:
+        return 16 + 8 * (len(RULES) + 2 * len(self.counts))
+
+
+def make_spill(pieces: Iterable[Sortable], table: np.ndarray, by_probe: bool, path: Path | None) -> Spill:
+    """Sort the measurements of a slice into buckets; as one whole file, or in memory without a path."""
+    buckets = int(table[-1, 2] + table[-1, 3])
     rejected = np.zeros(len(RULES), np.int64)
-    counts, contents = np.zeros(parts, np.int64), np.zeros(parts, np.uint64)
+    counts, contents = np.zeros(buckets, np.int64), np.zeros(buckets, np.uint64)
     blocks: list[tuple[np.ndarray, np.ndarray]] = []
     for piece in pieces:
         rejected += piece.rejected
         places = np.empty(len(piece.words), np.int32)
         _assign(piece.words, table, by_probe, places, counts, contents)
         blocks.append((piece.words, places))
-    cursor = np.zeros(parts, np.int64)
-    np.cumsum(counts[:-1], out=cursor[1:])
+    cursor = np.cumsum(counts) - counts
     gathered = np.empty((int(counts.sum()), WORDS), np.uint64)
     while blocks:  # popped, so that memory shrinks as the gathered block fills
         words, places = blocks.pop()
         _scatter(words, places, cursor, gathered)
-    header = np.concatenate([[MAGIC, parts], rejected, counts]).astype(np.int64)
+    if path is None:
+        return Spill(gathered, rejected, counts, contents)
+    header = np.concatenate([[MAGIC, buckets], rejected, counts]).astype(np.int64)
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with aside.open("wb") as file:
@@ -66,48 +79,70 @@ def write_spill(path: Path, pieces: Iterable[Sortable], table: np.ndarray, by_pr
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
-    return SpillHeader(path, rejected, counts, contents)
+    return Spill(path, rejected, counts, contents)
 
 
-def read_header(path: Path) -> SpillHeader:
+def open_spill(path: Path) -> Spill:
     """Read what is in a spill file, and check its length."""
     with path.open("rb") as file:
-        magic, parts = np.frombuffer(file.read(16), np.int64) if path.stat().st_size >= 16 else (0, 0)
-        rest = file.read(8 * (len(RULES) + 2 * int(parts))) if magic == MAGIC else b""
-    if magic != MAGIC or len(rest) != 8 * (len(RULES) + 2 * int(parts)):
+        magic, buckets = np.frombuffer(file.read(16), np.int64) if path.stat().st_size >= 16 else (0, 0)
+        rest = file.read(8 * (len(RULES) + 2 * int(buckets))) if magic == MAGIC else b""
+    if magic != MAGIC or len(rest) != 8 * (len(RULES) + 2 * int(buckets)):
         raise _damaged(path)
     numbers = np.frombuffer(rest, np.int64)
-    rejected, counts = numbers[: len(RULES)], numbers[len(RULES) : len(RULES) + int(parts)]
-    header = SpillHeader(path, rejected, counts, numbers[len(RULES) + int(parts) :].view(np.uint64))
-    if path.stat().st_size != 16 + len(rest) + header.measurements * RECORD_BYTES:
+    rejected, counts = numbers[: len(RULES)], numbers[len(RULES) : len(RULES) + int(buckets)]
+    spill = Spill(path, rejected, counts, numbers[len(RULES) + int(buckets) :].view(np.uint64))
+    if path.stat().st_size != spill.header_bytes + spill.measurements * RECORD_BYTES:
         raise _damaged(path)
-    return header
+    return spill
 
 
-def read_part(headers: Sequence[SpillHeader], part: int, limit: int) -> Iterable[np.ndarray]:
-    """The measurements of a part, in blocks of at most `limit`, checked against the sums in the files."""
-    total = sum(int(header.counts[part]) for header in headers)
-    block = np.empty((min(total, limit), WORDS), np.uint64)
-    filled = 0
-    for header in headers:
-        left = int(header.counts[part])
-        found = np.zeros(1, np.uint64)
-        start = 16 + 8 * (len(RULES) + 2 * len(header.counts))
-        start += int(header.counts[:part].sum()) * RECORD_BYTES
-        with header.path.open("rb", buffering=0) as file:
-            file.seek(start)
+class SpillReader:
+    """Reads buckets from all spills. Use as a context manager: it keeps the files open."""
+
+    def __init__(self, spills: Sequence[Spill]):
+        self._spills = spills
+
+    def __enter__(self) -> Self:
+        self._files = {
+            spill.place: spill.place.open("rb", buffering=0)
+            for spill in self._spills
+            if isinstance(spill.place, Path)
+        }
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def read(self, bucket: int, limit: int) -> Iterator[np.ndarray]:
+        """The measurements of a bucket, in blocks of at most `limit`, checked against the sums of files."""
+        total = sum(int(spill.counts[bucket]) for spill in self._spills)
+        block = np.empty((min(total, limit), WORDS), np.uint64)
+        filled = 0
+        for spill in self._spills:
+            at, left = int(spill.starts[bucket]), int(spill.counts[bucket])
+            found = np.zeros(1, np.uint64)
             while left:
                 take = min(left, len(block) - filled)
-                _read_exactly(file, block[filled : filled + take], header.path)
-                add_content(block[filled : filled + take], found)
-                filled, left, total = filled + take, left - take, total - take
+                self._fill(spill, at, block[filled : filled + take], found)
+                at, filled, left, total = at + take, filled + take, left - take, total - take
                 if filled == len(block) and total:
                     yield block
                     block, filled = np.empty((min(total, limit), WORDS), np.uint64), 0
-        if found[0] != header.contents[part]:
-            raise _damaged(header.path)
-    if filled:
-        yield block
+            if isinstance(spill.place, Path) and found[0] != spill.contents[bucket]:
+                raise _damaged(spill.place)
+        if filled:
+            yield block
+
+    def _fill(self, spill: Spill, at: int, words: np.ndarray, found: np.ndarray) -> None:
+        if isinstance(spill.place, Path):
+            file = self._files[spill.place]
+            file.seek(spill.header_bytes + at * RECORD_BYTES)
+            _read_exactly(file, words, spill.place)
+            add_content(words, found)
+        else:
+            words[:] = spill.place[at : at + len(words)]
 
 
 def _read_exactly(file, words: np.ndarray, path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ping_llm.files import write_json
 from ping_llm.rows import codec
 from ping_llm.rows.external import block_limit, sorted_blocks
 from ping_llm.rows.index import RowIndex, open_index, write_index
-from ping_llm.rows.inputs import Scanner
+from ping_llm.rows.inputs import BATCH_ROWS, Scanner
 from ping_llm.rows.keys import Split, layout_table
 from ping_llm.rows.manifest import (
     FORMAT,
@@ -27,39 +28,59 @@ from ping_llm.rows.manifest import (
 )
 from ping_llm.rows.plan import Plan
 from ping_llm.rows.shard import ShardInfo, ShardWriter
-from ping_llm.rows.sortable import RULES, from_batch
-from ping_llm.rows.spill import SpillHeader, read_header, read_part, write_spill
+from ping_llm.rows.sortable import RULES, WORDS, from_batch
+from ping_llm.rows.spill import Spill, SpillReader, make_spill, open_spill
 
 _TOTALS_FILE = "totals.json"
 
 
-def scan_slice(plan: Plan, number: int, scanner: Scanner) -> int:
-    """Make the spill file of a slice, unless it is there. Returns its number of input rows."""
+def scan_slice(plan: Plan, number: int, scanner: Scanner, in_memory: bool = False) -> list[Spill]:
+    """Make the spill of a slice, or open its file if that is there. In memory, each batch has its own."""
     path = plan.spill_path(number)
-    expected = sum(piece.end - piece.begin for piece in plan.slices[number])
-    if not path.exists():
-        pieces = (from_batch(batch) for batch in scanner.batches(plan.slices[number]))
-        try:
-            header = write_spill(path, pieces, layout_table(plan.splits), plan.options.by_probe)
-        except OSError as error:
-            raise disk_error(path, error) from error
-        if header.rows_in != expected:
-            path.unlink()
-            raise PingError(
-                f"{plan.slices[number][0].file}: {header.rows_in:,} rows were read where its footer "
-                f"promises {expected:,}; the file changed or is damaged"
-            )
-    return expected
+    if path.exists():
+        return [open_spill(path)]
+    scratch = _scratch_of_thread() if in_memory else None
+    pieces = (from_batch(batch, scratch) for batch in scanner.batches(plan.slices[number]))
+    table, by_probe = layout_table(plan.splits, plan.buckets), plan.options.by_probe
+    try:
+        if in_memory:
+            spills = [make_spill([piece], table, by_probe, None) for piece in pieces]
+        else:
+            spills = [make_spill(pieces, table, by_probe, path)]
+    except OSError as error:
+        raise disk_error(path, error) from error
+    expected, found = plan.slice_rows(number), sum(spill.rows_in for spill in spills)
+    if found != expected:
+        path.unlink(missing_ok=True)
+        raise PingError(
+            f"{plan.slices[number][0].file}: {found:,} rows were read where its footer "
+            f"promises {expected:,}; the file changed or is damaged"
+        )
+    return spills
 
 
-def spill_headers(plan: Plan) -> list[SpillHeader]:
-    """The headers of all slices, which must all have been scanned."""
+_local = threading.local()
+
+
+def _scratch_of_thread() -> np.ndarray:
+    if not hasattr(_local, "scratch"):
+        _local.scratch = np.empty((BATCH_ROWS, WORDS), np.uint64)
+    return _local.scratch
+
+
+def open_spills(plan: Plan) -> list[Spill]:
+    """The spill files of all slices, which must all have been scanned."""
     missing = [number for number in range(len(plan.slices)) if not plan.spill_path(number).exists()]
     if missing:
         raise PingError(
             f"{len(missing)} of {len(plan.slices)} slices are not scanned yet; run the step `scan`"
         )
-    return [read_header(plan.spill_path(number)) for number in range(len(plan.slices))]
+    return [open_spill(plan.spill_path(number)) for number in range(len(plan.slices))]
+
+
+def part_measurements(plan: Plan, part: int, spills: Sequence[Spill]) -> int:
+    buckets = slice(part * plan.buckets, (part + 1) * plan.buckets)
+    return sum(int(spill.counts[buckets].sum()) for spill in spills)
 
 
 def is_encoded(plan: Plan, part: int) -> bool:
@@ -71,16 +92,20 @@ def is_encoded(plan: Plan, part: int) -> bool:
         return False
 
 
-def encode_part(plan: Plan, part: int, headers: Sequence[SpillHeader], memory_bytes: int) -> int:
+def encode_part(plan: Plan, part: int, spills: Sequence[Spill], memory_bytes: int) -> int:
     """Make the shard of a part, unless it is there. Returns its number of measurements."""
-    count = sum(int(header.counts[part]) for header in headers)
+    count = part_measurements(plan, part, spills)
     if is_encoded(plan, part):
         return count
-    with ShardWriter(plan.shard_path(part), plan.options.max_measurements, plan.options.by_probe) as shard:
+    by_probe, limit = plan.options.by_probe, block_limit(memory_bytes)
+    writer = ShardWriter(plan.shard_path(part), plan.options.max_measurements, by_probe)
+    with SpillReader(spills) as reader, writer as shard:
         try:
-            blocks = read_part(headers, part, block_limit(memory_bytes))
-            for words, order in sorted_blocks(blocks, plan.options.by_probe, plan.spill_folder, memory_bytes):
-                shard.add(words, order)
+            for bucket in range(part * plan.buckets, (part + 1) * plan.buckets):
+                blocks = reader.read(bucket, limit)
+                for words, order in sorted_blocks(blocks, by_probe, plan.spill_folder, memory_bytes):
+                    shard.add(words, order)
+                shard.end_row()  # a row has one hash, so it lies in one bucket
             info, index = shard.finish()
         except OSError as error:
             raise disk_error(plan.shard_path(part), error) from error
@@ -106,10 +131,15 @@ def write_totals(plan: Plan, rejected: np.ndarray, measurements: int, content: i
     )
 
 
-def totals_of_spills(plan: Plan, headers: Sequence[SpillHeader]) -> None:
-    rejected = sum((header.rejected for header in headers), np.zeros(len(RULES), np.int64))
-    content = sum(int(header.contents.sum(dtype=np.uint64)) for header in headers) % 2**64
-    write_totals(plan, rejected, sum(header.measurements for header in headers), content)
+def totals_of_spills(plan: Plan, spills: Sequence[Spill]) -> None:
+    rejected = sum((spill.rejected for spill in spills), np.zeros(len(RULES), np.int64))
+    content = sum(int(spill.contents.sum(dtype=np.uint64)) for spill in spills) % 2**64
+    write_totals(plan, rejected, sum(spill.measurements for spill in spills), content)
+
+
+def is_scanned(plan: Plan) -> bool:
+    """Whether the totals of the scan are known."""
+    return (plan.work / _TOTALS_FILE).exists()
 
 
 def finish(plan: Plan) -> dict[str, Any]:
