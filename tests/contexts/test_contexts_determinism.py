@@ -141,7 +141,7 @@ def test_no_worker_outlives_a_killed_parent(tmp_path):
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import numpy as np
-from conftest import random_rows
+from random_rows import random_rows
 from ping_llm.contexts import units
 from ping_llm.contexts.batches import Batches
 

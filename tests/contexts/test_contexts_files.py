@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import random_rows
+from random_rows import random_rows
 
 from ping_llm.addresses import unpack
 from ping_llm.contexts.batches import Batches

@@ -5,9 +5,9 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from conftest import random_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_rows import random_rows
 
 from ping_llm.contexts import draws, plan, reference
 from ping_llm.contexts.batches import Batches

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import random_rows
+from random_rows import random_rows
 
 from ping_llm.contexts import draws
 from ping_llm.contexts.batches import Batches
