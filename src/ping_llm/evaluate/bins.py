@@ -6,6 +6,7 @@ result fell into, in bits. So a 2-byte encoding, a 8-byte one and a quantile tab
 
 import numpy as np
 
+from ping_llm.query.distribution import WORST_BITS
 from ping_llm.schema import MAX_RTT_MS, NO_REPLY
 
 #: Of a failure, in place of a bin's number.
@@ -13,9 +14,6 @@ FAILURE = -1
 
 #: Bins 0 … BIN_COUNT - 1 hold every RTT that the schema allows, its largest included.
 BIN_COUNT = int(MAX_RTT_MS) + 1
-
-#: A probability of zero would cost infinitely many bits and hide all others: no result costs more than this.
-WORST_BITS = 64.0
 
 
 def bin_of(rtt: np.ndarray) -> np.ndarray:
