@@ -40,6 +40,13 @@ def losses(run: Path, kind: str = "train") -> dict[int, float]:
     return found
 
 
+def what_was_learnt(run: Path) -> list[dict]:
+    """All that is recorded but the times: equal only where batches and weights are."""
+    timed = ("seconds", "data_wait_s", "time")
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [{key: value for key, value in record.items() if key not in timed} for record in records]
+
+
 def command(run: Path, rows: Path, *more: str) -> list[str]:
     """The command line of a small training."""
     program = str(Path(sys.executable).with_name("ping-llm"))

@@ -10,6 +10,8 @@ import numpy as np
 class Source(Protocol):
     """What a feed draws from: `contexts.batches.Batches`."""
 
+    bad_rows: set[int]
+
     def __next__(self) -> dict[str, np.ndarray]: ...
     def get_state(self) -> dict[str, Any]: ...
     def set_state(self, state: dict[str, Any]) -> None: ...
@@ -57,6 +59,11 @@ class Feed:
         self.taken += 1
         self.waited += time.perf_counter() - started
         return batch
+
+    @property
+    def bad_rows(self) -> set[int]:
+        """Rows that were skipped so far."""
+        return self._source.bad_rows
 
     def state(self) -> dict[str, Any]:
         return self._source.get_state()

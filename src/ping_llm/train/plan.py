@@ -68,9 +68,9 @@ def _of_data(config: Any) -> dict[str, Any]:
     """Steps an epoch, from the rows' index and how the first unit of it is packed."""
     from ping_llm.contexts.options import Parameters
     from ping_llm.contexts.plan import Place, Planner, unit_sequences
-    from ping_llm.rows.store import RowStore
+    from ping_llm.contexts.stream import open_rows
 
-    store = RowStore(config.network_train_files)
+    store = open_rows(config.network_train_files, config.network_data_format)
     batch, length = config.global_batch_size_to_load, config.max_target_length
     sequences = unit_sequences(batch)
     parameters = Parameters.of(settings.context_options(config), length)
@@ -79,7 +79,7 @@ def _of_data(config: Any) -> dict[str, Any]:
     packed = max(len(unit.row) / max(unit.used, 1), 1e-9)
     per_epoch = planner.contexts / packed / batch
     return {
-        "rows": len(store),
+        "rows": len(store.index),
         "contexts_per_epoch": planner.contexts,
         "contexts_per_sequence": packed,
         "steps_per_epoch": per_epoch,

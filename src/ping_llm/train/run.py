@@ -205,6 +205,8 @@ def check(config: Any) -> None:
             "use cudnn_flash_te or dot_product"
         )
     settings.context_options(config)
+    settings.loader_options(config)
+    settings.loader_options(config, evaluation=True)
 
 
 def _export(run: Path, hosts: Hosts) -> None:

@@ -1,6 +1,7 @@
 """One training from its first step, or the one after its newest checkpoint, to an honest end."""
 
 import math
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from ping_llm.errors import PingError
-from ping_llm.train import checkpoints, folder, picture, settings
+from ping_llm.train import checkpoints, folder, settings
 from ping_llm.train.feed import Feed, Source
 from ping_llm.train.records import LiveLine, Records
 from ping_llm.train.stops import Stops
@@ -61,33 +62,36 @@ class Session:
         rows = Path(config.network_train_files)
         epochs = config.network_epochs or None
         source = self._open(rows, config.global_batch_size_to_load, epochs)
-        if config.grain_visualization_dir and self._first:
-            picture.write(source, Path(config.grain_visualization_dir))
         self._feed = Feed(source, for_train)
         if self.next_step:
             self._feed.skip_to(self._streams.at(self.next_step - 1), self.next_step)
         if config.eval_interval > 0:
             eval_rows = Path(config.network_eval_files)
-            source = self._open(eval_rows, config.global_batch_size_to_load_eval, 1)
+            source = self._open(eval_rows, config.global_batch_size_to_load_eval, 1, evaluation=True)
             self._eval_feed = Feed(source, for_eval, finite=True)
         self._mark("data")
         return self._feed, self._eval_feed
 
-    def _open(self, rows: Path, batch_size: int, epochs: int | None) -> Source:
+    def _open(self, rows: Path, batch_size: int, epochs: int | None, evaluation: bool = False) -> Source:
         from ping_llm.contexts.batches import Batches
 
-        return Batches(
-            rows,
-            settings.context_options(self._config),
-            batch_size=batch_size,
-            length=self._config.max_target_length,
-            seed=self._config.data_shuffle_seed,
-            epochs=epochs,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
-            # To debug, batches are made where they are asked for, so that a traceback leads there.
-            threads=0 if self._config.grain_debug_mode else self._config.grain_worker_count,
-        )
+        looked_into = self._first and not evaluation  # Grain's summary of one process's training data
+        try:
+            return Batches(
+                rows,
+                settings.context_options(self._config),
+                batch_size=batch_size,
+                length=self._config.max_target_length,
+                seed=self._config.data_shuffle_seed,
+                epochs=epochs,
+                process_index=jax.process_index(),
+                process_count=jax.process_count(),
+                grain_debug_mode=looked_into and self._config.grain_debug_mode,
+                grain_visualization_dir=self._config.grain_visualization_dir if looked_into else "",
+                **settings.loader_options(self._config, evaluation),
+            )
+        except (OSError, ValueError) as error:
+            raise PingError(f"cannot read {rows}: {error}") from error
 
     def begin(self, step: int, parameters: int, writer: Any) -> None:
         if step != self.next_step:
@@ -180,6 +184,14 @@ class Session:
         for feed in (self._feed, self._eval_feed):
             if feed is not None:
                 feed.close()
+        self._tell_of_bad_rows()
         if self._records is not None:
             self._records.close()
             self._ledger.enter_new()
+
+    def _tell_of_bad_rows(self) -> None:
+        skipped = len(self._feed.bad_rows) if self._feed else 0
+        if skipped and self._first:
+            folder.update(self._run, skipped_rows=skipped)
+            where = self._config.network_train_files
+            print(f"warning: {skipped} bad rows of {where} were skipped", file=sys.stderr)

@@ -30,13 +30,16 @@ class DatasetType(enum.StrEnum):
 class NetworkKeys:
     """Keys of ours beside the sampling options. Names and meanings are in docs/training.md."""
 
-    network_data_format: Literal["probe_rows"] = "probe_rows"
+    network_data_format: Literal["probe_chunks", "network_parquet"] = "probe_chunks"
     network_train_files: str = ""
     network_eval_files: str = ""
     # Sequences a step over all devices. Unlike per_device_batch_size it means the same on one host or four,
     # which is what lets a run go on with another number of processes. 0: per_device_batch_size decides.
     network_batch_size: int = 0
     network_epochs: int = 0  # 0: without end; otherwise running out before `steps` is an error
+    network_on_bad_row: Literal["stop", "skip"] = "stop"
+    # Of the trainer's process, where grain_worker_count is 0. One fills 24 million tokens a second.
+    network_threads: int = 1
     grain_debug_mode: bool = False
     grain_visualization_dir: str = ""
 
@@ -63,6 +66,24 @@ def context_options(config: Any) -> ContextOptions:
     """The sampling options of a config, as the context loader takes them."""
     names = [field.name for field in dataclasses.fields(ContextOptions)]
     return ContextOptions(**{name: getattr(config, PREFIX + name) for name in names})
+
+
+def loader_options(config: Any, evaluation: bool = False) -> dict[str, Any]:
+    """How batches are made, as `Batches` takes it; nothing of this changes what they hold."""
+    of = "_eval" if evaluation else ""
+    options = {
+        "workers": getattr(config, f"grain_worker_count{of}"),
+        "per_worker_buffer_size": getattr(config, f"grain_per_worker_buffer_size{of}"),
+        "ram_budget_mb": config.grain_ram_budget_mb,
+        "threads": config.network_threads,
+        "on_bad_row": config.network_on_bad_row,
+        "data_format": config.network_data_format,
+    }
+    for name, least in (("workers", 0), ("per_worker_buffer_size", 1), ("ram_budget_mb", 0), ("threads", 0)):
+        if options[name] < least:
+            key = {"threads": "network_threads", "workers": f"grain_worker_count{of}"}.get(name)
+            raise UsageError(f"{key or f'grain_{name}'}={options[name]}: it must be at least {least}")
+    return options
 
 
 def packaged() -> list[str]:
