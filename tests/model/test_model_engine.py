@@ -35,6 +35,23 @@ def test_prefill_equals_the_whole_forward(engine, sequences):
         np.testing.assert_allclose(prefix.tail[row], whole(engine, sequence)[-2:], atol=2e-5)
 
 
+def test_extending_a_context_equals_reading_it_again(engine, sequences):
+    """Also with a cache that must grow (30 + 1 + 16 tokens of 64 fit, 60 do not)."""
+    for context in (sequences[2], np.resize(sequences[3], 60)):
+        shared = engine.prefill([context])
+        extended = engine.extend(shared, sequences[1:], tail=2)
+        again = engine.prefill([np.concatenate([context, more]) for more in sequences[1:]], tail=2)
+        assert extended.lengths.tolist() == again.lengths.tolist()
+        np.testing.assert_allclose(extended.tail, again.tail, atol=2e-5)
+        # What is kept serves as well as what was read at once.
+        suffixes = np.full((len(again), 2, 1), 33, np.int32)
+        np.testing.assert_allclose(
+            engine.branch(extended, suffixes), engine.branch(again, suffixes), atol=2e-5
+        )
+    with pytest.raises(ValueError, match="only one context"):
+        engine.extend(again, sequences[1:])
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 def test_branches_equal_the_whole_forward(engine, sequences, depth):
     suffixes = np.random.default_rng(1).integers(1, 272, (len(sequences), 5, depth)).astype(np.int32)

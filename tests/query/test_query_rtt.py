@@ -99,6 +99,25 @@ def test_the_answer_does_not_depend_on_the_batch(model):
         np.testing.assert_allclose(answer.distribution.mass, alone.distribution.mass, rtol=1e-3, atol=1e-9)
 
 
+def test_a_shared_context_is_read_once_and_nothing_else_changes(model, monkeypatch):
+    known = past(9)
+    questions = [Question.of(SRC, f"203.0.113.{n}", 1_714_600_000, known) for n in range(1, 20)]
+    questions.append(Question.of("192.0.2.9", DST))
+    read = []
+    prefill = model.engine.prefill
+    monkeypatch.setattr(
+        model.engine, "prefill", lambda rows, **options: read.append(len(rows)) or prefill(rows, **options)
+    )
+    together = model.rtt_many(questions)
+    scores = model.rtt_scores(questions)
+    assert read == [1, 1, 1, 1]  # the context, the other source; twice
+    for index in (0, 7, 18, 19):
+        alone = model.rtt_many([questions[index]])[0].distribution
+        np.testing.assert_allclose(together[index].distribution.mass, alone.mass, rtol=1e-3, atol=1e-9)
+        assert together[index].failure == pytest.approx(alone.failure, rel=1e-4)
+        assert scores.quantiles[index, 0] == pytest.approx(alone.median, rel=1e-4)
+
+
 def test_all_orders_is_the_average_of_the_orders(model):
     one = model.rtt(SRC, DST, "2024-05-02")
     every = model.rtt(SRC, DST, "2024-05-02", all_orders=True)

@@ -1,8 +1,9 @@
 """Logits in plain JAX, with a KV cache whose prefix many continuations share.
 
-Three ways in, each compiled once a shape (sequences are padded to a few lengths, so shapes are few):
+Four ways in, each compiled once a shape (sequences are padded to a few lengths, so shapes are few):
   log_probabilities   whole packed batches, segment-aware: scoring and hold-out bits
   prefill + branch    one context, many short continuations of it: exact distributions
+  prefill + extend    one context, many questions about it: its cache is copied, not computed again
   prefill + step      one token at a time: sampling
 
 A branch attends to the one shared prefix and to its own few tokens, so 256 continuations of a context of
@@ -101,11 +102,7 @@ class Engine:
         """
         lengths = np.array([len(sequence) + 1 for sequence in sequences], np.int32)
         longest = int(lengths.max())
-        if longest > self.config.max_length:
-            raise PingError(
-                f"a context of {longest} tokens is longer than the {self.config.max_length} "
-                "this model was trained on"
-            )
+        self._check_length(longest)
         if lengths.min() < tail:
             raise ValueError(f"tail {tail} is longer than the shortest sequence")
         rows = _padded_rows(len(sequences))
@@ -116,6 +113,31 @@ class Engine:
         padded[: len(lengths)] = lengths
         keys, values, last = _prefill(self.config, self._params, inputs, padded, tail)
         return Prefix(keys, values, lengths, np.asarray(last)[: len(lengths)])
+
+    def extend(self, prefix: Prefix, suffixes: Sequence[np.ndarray], tail: int = 1) -> Prefix:
+        """Go on from one context in several ways: as `prefill` of whole sequences, but it is read only once.
+
+        Args:
+          prefix: one row.
+          suffixes: of each new row the further ids, at least `tail`.
+          tail: as for `prefill`.
+        """
+        if len(prefix) != 1:
+            raise ValueError("only one context can be extended")
+        start, more = int(prefix.lengths[0]), np.array([len(suffix) for suffix in suffixes], np.int32)
+        self._check_length(start + int(more.max()))
+        if more.min() < tail:
+            raise ValueError(f"tail {tail} is longer than the shortest suffix")
+        rows, depth = _padded_rows(len(suffixes)), -(-int(more.max()) // 16) * 16
+        inputs, lengths = np.full((rows, depth), START, np.int32), np.full(rows, tail, np.int32)
+        for row, suffix in enumerate(suffixes):
+            inputs[row, : len(suffix)] = suffix
+        lengths[: len(more)] = more
+        keys, values, last = _extend(
+            self.config, self._params, prefix.keys, prefix.values, np.int32(start), inputs, lengths, tail,
+            padded_length(start + depth),
+        )  # fmt: skip
+        return Prefix(keys, values, start + more, np.asarray(last)[: len(more)])
 
     def branch(self, prefix: Prefix, suffixes: np.ndarray) -> np.ndarray:
         """Continue each context in many ways.
@@ -134,6 +156,13 @@ class Engine:
         lengths[:rows] = prefix.lengths
         out = _branch(self.config, self._params, prefix.keys, prefix.values, lengths, padded)
         return np.asarray(out)[:rows, :ways]
+
+    def _check_length(self, longest: int) -> None:
+        if longest > self.config.max_length:
+            raise PingError(
+                f"a context of {longest} tokens is longer than the {self.config.max_length} "
+                "this model was trained on"
+            )
 
     def start(self, prefix: Prefix, copies: int, room: int) -> "Decoder":
         """Begin sampling: `copies` continuations of the only row of `prefix`, at most `room` tokens each."""
@@ -212,6 +241,13 @@ def _prepare(config: ModelConfig, tensors: Tensors) -> Params:
         }
     except KeyError as missing:
         raise PingError(f"the weights lack {missing}: export the run again") from None
+
+
+def _layer(params: Params, index: Any) -> Params:
+    """The weights of one layer. Indexing inside a scan copies one layer at a time, slicing before it all."""
+    return jax.tree.map(
+        lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), params["layers"]
+    )
 
 
 def _norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
@@ -293,11 +329,41 @@ def _prefill(config, params, inputs, lengths, tail):
     # Padding stands at the end, where no real position can see it: the causal mask is enough.
     mask = jnp.tril(jnp.ones((1, length, length), bool))
 
-    def one(x, layer):
+    def one(x, index):
+        layer = _layer(params, index)
         query, key, value = _project(config, layer, x, positions)
         return _finish(config, layer, x, _attend(query, key, value, mask)), (key, value)
 
-    x, (keys, values) = jax.lax.scan(one, params["embedding"][inputs], params["layers"])
+    x, (keys, values) = jax.lax.scan(one, params["embedding"][inputs], jnp.arange(config.layers - 1))
+    # Of the last layer, all keys and values are kept, but what it says is asked for at the tail only.
+    layer = _layer(params, config.layers - 1)
+    query, key, value = _project(config, layer, x, positions)
+    last = lengths[:, None] - tail + jnp.arange(tail)
+    x = jnp.take_along_axis(x, last[..., None], axis=1)
+    query = jnp.take_along_axis(query, last[..., None, None, None], axis=1)
+    x = _finish(config, layer, x, _attend(query, key, value, jnp.arange(length) <= last[..., None]))
+    keys, values = jnp.concatenate([keys, key[None]]), jnp.concatenate([values, value[None]])
+    return keys, values, jax.nn.log_softmax(_head(config, params, x), axis=-1)
+
+
+@partial(jax.jit, static_argnums=(0, 7, 8))
+def _extend(config, params, keys, values, start, inputs, lengths, tail, length):
+    rows, depth = inputs.shape
+    positions = start + jnp.arange(depth)[None]
+    mask = jnp.arange(length) <= positions[..., None]
+    missing = ((0, 0), (0, length - keys.shape[2]), (0, 0), (0, 0))
+
+    def widened(old, new):
+        old = jnp.broadcast_to(jnp.pad(old[:1], missing), (rows, length, *old.shape[2:]))
+        return jax.lax.dynamic_update_slice(old, new, (0, start, 0, 0))
+
+    def one(x, at):
+        layer, old_key, old_value = at
+        query, key, value = _project(config, layer, x, positions)
+        key, value = widened(old_key, key), widened(old_value, value)
+        return _finish(config, layer, x, _attend(query, key, value, mask)), (key, value)
+
+    x, (keys, values) = jax.lax.scan(one, params["embedding"][inputs], (params["layers"], keys, values))
     last = lengths[:, None] - tail + jnp.arange(tail)
     x = jnp.take_along_axis(x, last[..., None], axis=1)
     return keys, values, jax.nn.log_softmax(_head(config, params, x), axis=-1)
@@ -345,7 +411,7 @@ def _step(config, params, keys, values, position, tokens):
     x = params["embedding"][tokens][:, None]
     # Unrolled: a scan would copy the whole cache at every step instead of writing one position of it.
     for index in range(config.layers):
-        layer = jax.tree.map(lambda array, index=index: array[index], params["layers"])
+        layer = _layer(params, index)
         query, key, value = _project(config, layer, x, positions)
         start = (index, 0, position, 0, 0)
         keys = jax.lax.dynamic_update_slice(keys, key[None], start)

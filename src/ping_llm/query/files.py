@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ping_llm import addresses
 from ping_llm.errors import PingError, UsageError
@@ -122,10 +121,10 @@ def _microseconds(array: pa.Array, origin: Path) -> np.ndarray:
     """µs of a time column: timestamps, ISO texts, or numbers of seconds. Null is -1."""
     try:
         if pa.types.is_string(array.type):
-            array = pc.cast(array, pa.timestamp("us", tz="UTC"))
+            array = array.cast(pa.timestamp("us", tz="UTC"))
         if pa.types.is_timestamp(array.type):
             kind = pa.timestamp("us", tz=array.type.tz)
-            return pc.cast(array, kind, safe=False).cast(pa.int64()).fill_null(-1).to_numpy()
+            return array.cast(kind, safe=False).cast(pa.int64()).fill_null(-1).to_numpy()
         seconds = array.cast(pa.float64()).fill_null(-1e-6).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise PingError(f"{origin}: event_time cannot be read: {error}") from None
