@@ -34,6 +34,7 @@ _CALLED = [
         ["checkpoint_manager", "step", "state", "config", "data_iterator", "force"],
     ),
     (checkpointing.wait_until_finished, ["checkpoint_manager"]),
+    (checkpointing.all_steps, ["checkpoint_manager"]),
     (metric_logger.MetricLogger.__init__, ["self", "config", "learning_rate_schedule", "start_step"]),
     (
         metric_logger.MetricLogger.buffer_and_write_metrics,

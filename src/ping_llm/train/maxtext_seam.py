@@ -248,11 +248,15 @@ class _Saver:
         if step is not None:
             self._held = (manager, state, config, iterator, int(step))
             return
+        if manager is None:
+            return
         assert self.logger is not None
         self.logger.write_buffered()
         self.wait()
         self._session.saving(config.steps - 1)
-        self._original(manager, state, config, iterator)
+        # MaxText's own last save leaves out step 0, so a training of one step would end without a model.
+        if config.steps - 1 not in checkpointing.all_steps(manager):
+            checkpointing.save_checkpoint(manager, config.steps - 1, state, config, iterator, force=True)
 
     def after_record(self) -> None:
         assert self.logger is not None
