@@ -29,9 +29,9 @@ from ping_llm.rows import build as building
 from ping_llm.rows.build import RunOptions, build
 
 class Nothing:
-    def __init__(self, *options): pass
-    def write(self, record): pass
-    def ok(self): return True
+    def __init__(self, path): pass
+    def buffer(self, size): return np.empty(size, np.uint8)
+    def write(self, piece): pass
 
 def warm_up(path, folder):
     batch = next(pq.ParquetFile(path).iter_batches(100, use_threads=False))
@@ -41,9 +41,9 @@ def warm_up(path, folder):
     table = keys.layout_table(keys.layout(plan.RowOptions(), 10))
     with spill.SpillReader([spill.make_spill([piece], table, False, folder / "spill")]) as reader:
         words = next(reader.read(0, 1000))
-    real, shard.ArrayRecordWriter = shard.ArrayRecordWriter, Nothing
+    real, shard.Output = shard.Output, Nothing
     shard.ShardWriter(folder / "shard", 1000, False).__enter__().add(words, sorting.sort_order(words, False))
-    shard.ArrayRecordWriter = real
+    shard.Output = real
 
 with tempfile.TemporaryDirectory() as name:
     warm_up(sys.argv[1], Path(name))

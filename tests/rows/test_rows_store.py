@@ -1,15 +1,19 @@
 """Reading rows back: order, threads, errors."""
 
+import dataclasses
 import pickle
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from array_record.python.array_record_module import ArrayRecordReader
 from rows_data import write_measurements
 
 from ping_llm.errors import PingError
 from ping_llm.rows import codec, keys
 from ping_llm.rows.build import build
+from ping_llm.rows.index import write_index
 from ping_llm.rows.store import RowStore
 
 
@@ -59,13 +63,84 @@ def test_rows_that_are_not_there(folder):
     assert len(store.read([])) == 0
 
 
-def test_a_malformed_row_is_named(folder, monkeypatch):
+def test_the_library_reads_the_same_records(folder):
+    """ArrayRecord's own reader is the oracle."""
     store = RowStore(folder)
-    records = store.read_records(range(4))
-    records[2] = records[2][:-8]
-    monkeypatch.setattr(store, "read_records", lambda indices: records)
-    with pytest.raises(PingError, match=r"row 12 in .*rows-00000-of-00005.arrayrecord is malformed"):
+    records = []
+    for shard in store.manifest["shards"]:
+        reader = ArrayRecordReader(str(folder / shard["file"]))
+        records += reader.read(range(shard["rows"]))
+    wanted = np.random.default_rng(1).integers(0, len(store), 400)
+    assert store.read(wanted).equals(codec.decode([records[row] for row in wanted]))
+    assert store.read_records(wanted) == [records[row] for row in wanted]
+
+
+@pytest.fixture
+def damaged(folder, tmp_path):
+    """A copy whose shards a test may spoil: `damaged(change)` edits the bytes of the first one."""
+    copy = tmp_path / "rows"
+    shutil.copytree(folder, copy)
+
+    def damage(change):
+        shard = copy / RowStore(copy).manifest["shards"][0]["file"]
+        shard.write_bytes(change(bytearray(shard.read_bytes()), RowStore(copy)))
+        return RowStore(copy)
+
+    return damage
+
+
+NAMED = r"row 12 in .*rows-00000-of-00005.arrayrecord is malformed: "
+
+
+def test_a_flipped_bit_is_named(damaged):
+    def flip(data, store):
+        data[data.index(store.read_records([12])[0][600:700]) + 50] ^= 4
+        return data
+
+    store = damaged(flip)
+    with pytest.raises(PingError, match=NAMED + "its checksum differs"):
         store.read([10, 11, 12, 13])
+    assert len(store.read([10, 11, 13])) == 3
+
+
+def test_a_truncated_shard_is_named(damaged):
+    def cut(data, store):
+        return data[: data.index(store.read_records([12])[0][600:700])]
+
+    store = damaged(cut)
+    with pytest.raises(PingError, match=NAMED + "the file ends before it"):
+        store.read([10, 11, 12, 13])
+    assert len(store.read([10, 11])) == 2
+
+
+def test_rows_of_another_length_are_named(damaged, folder):
+    """The records of a shard that is whole but not this one."""
+
+    def other(data, store):
+        return (folder / store.manifest["shards"][1]["file"]).read_bytes()
+
+    with pytest.raises(PingError, match="is malformed: it is not of the length that the index says"):
+        damaged(other).read(range(20))
+
+
+def test_an_index_that_promises_too_much_is_refused(damaged, tmp_path):
+    """A count that nobody checked must not become gigabytes of memory."""
+    store = damaged(lambda data, store: data)
+    index = store.index
+    counts = np.array(index.counts)
+    for wrong in (2**31 - 1, 0, -5):
+        counts[12] = wrong
+        changed = dataclasses.replace(index, counts=counts)
+        write_index(tmp_path / "rows" / "index.bin", [changed])
+        with pytest.raises(PingError, match="the index says more of"):
+            RowStore(tmp_path / "rows").read([12])
+
+
+def test_a_missing_shard_is_named(damaged, tmp_path):
+    store = damaged(lambda data, store: data)
+    (tmp_path / "rows" / store.manifest["shards"][0]["file"]).unlink()
+    with pytest.raises(PingError, match=r"cannot read .*rows-00000-of-00005.arrayrecord: No such file"):
+        RowStore(tmp_path / "rows").read([0])
 
 
 def test_records_are_what_arrow_reads(folder):

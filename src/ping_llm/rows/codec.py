@@ -53,8 +53,8 @@ _TEMPLATE[49] = 10 << 32  # the number of field nodes, its upper half of a word
 _FIXED_WORDS = 3
 _MAX_COUNT = 2**31 - 1
 
-_OK, _TOO_SHORT, _BAD_LENGTH, _BAD_HEADER, _BAD_OFFSETS = range(5)
-_REASONS = {
+OK, _TOO_SHORT, _BAD_LENGTH, _BAD_HEADER, _BAD_OFFSETS = range(5)
+REASONS = {
     _TOO_SHORT: "it is shorter than any record",
     _BAD_LENGTH: "its length does not fit its number of measurements",
     _BAD_HEADER: "its header is not that of a probe row",
@@ -72,7 +72,7 @@ class MalformedRowError(PingError):
 
 def record_bytes(count: int) -> int:
     """Length of the record of a row with `count` measurements."""
-    return 8 * _record_words(count)
+    return 8 * record_words(count)
 
 
 def max_measurements(limit_bytes: int) -> int:
@@ -87,7 +87,7 @@ def encode(block: RowBlock) -> list[bytes]:
     if len(counts) and (counts.min() < 1 or counts.max() > _MAX_COUNT):
         raise ValueError("a row has from 1 to 2^31 - 1 measurements")
     starts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum([_record_words(count) for count in counts.tolist()], out=starts[1:])
+    np.cumsum([record_words(count) for count in counts.tolist()], out=starts[1:])
     words = np.empty(starts[-1], np.int64)
     _encode(
         _words(block.src),
@@ -116,21 +116,28 @@ def decode(records: Sequence[bytes]) -> RowBlock:
     """
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     if (lengths % 8).any():
-        raise MalformedRowError(int(np.flatnonzero(lengths % 8)[0]), _REASONS[_BAD_LENGTH])
+        raise MalformedRowError(int(np.flatnonzero(lengths % 8)[0]), REASONS[_BAD_LENGTH])
     words = np.frombuffer(b"".join(records), np.int64)
     starts = np.zeros(len(records) + 1, np.int64)
     np.cumsum(lengths // 8, out=starts[1:])
     offsets = np.zeros(len(records) + 1, np.int64)
     index, fault = _check(words, starts, offsets)
-    if fault != _OK:
-        raise MalformedRowError(index, _REASONS[fault])
+    if fault != OK:
+        raise MalformedRowError(index, REASONS[fault])
     block = RowBlock.empty(len(records), int(offsets[-1]))
     block.offsets[:] = offsets
-    _decode(
-        words,
-        words.view(np.int32),
-        starts,
-        offsets,
+    _decode(words, words.view(np.int32), starts, offsets, *columns(block))
+    return block
+
+
+def to_arrow(record: bytes) -> pa.RecordBatch:
+    """A record as Arrow reads it: zero-copy, and independent of the kernels here."""
+    return pa.ipc.read_record_batch(pa.py_buffer(record), ROW_SCHEMA)
+
+
+def columns(block: RowBlock) -> tuple[np.ndarray, ...]:
+    """The columns of a block as `decode_record` fills them."""
+    return (
         _words(block.src),
         block.time,
         _words(block.dst),
@@ -140,12 +147,6 @@ def decode(records: Sequence[bytes]) -> RowBlock:
         block.size,
         block.packet_error_count,
     )
-    return block
-
-
-def to_arrow(record: bytes) -> pa.RecordBatch:
-    """A record as Arrow reads it: zero-copy, and independent of the kernels here."""
-    return pa.ipc.read_record_batch(pa.py_buffer(record), ROW_SCHEMA)
 
 
 def _words(addresses: np.ndarray) -> np.ndarray:
@@ -154,7 +155,7 @@ def _words(addresses: np.ndarray) -> np.ndarray:
 
 
 @kernel
-def _record_words(count):
+def record_words(count):
     half = (count + 1) // 2  # an int32 column, padded to 8 bytes
     return HEADER_WORDS + _FIXED_WORDS + 6 * count + 2 * half
 
@@ -254,40 +255,58 @@ def _check(words, starts, offsets):
         if length < HEADER_WORDS + _FIXED_WORDS + 8:
             return row, _TOO_SHORT
         count = words[at + 54]  # length of the struct's node
-        if count < 1 or count > _MAX_COUNT or _record_words(count) != length:
+        if count < 1 or count > _MAX_COUNT or record_words(count) != length:
             return row, _BAD_LENGTH
-        for word in range(HEADER_WORDS):
-            if words[at + word] != _header_word(word, count):
-                return row, _BAD_HEADER
-        if words[at + HEADER_WORDS + 2] != count << 32:
-            return row, _BAD_OFFSETS
+        fault = check_record(words, at, count)
+        if fault != OK:
+            return row, fault
         offsets[row + 1] = offsets[row] + count
-    return 0, _OK
+    return 0, OK
+
+
+@kernel
+def check_record(words, at, count):
+    """Whether a record with `count` measurements at words[at:] begins as every such record does."""
+    for word in range(HEADER_WORDS):
+        if words[at + word] != _header_word(word, count):
+            return _BAD_HEADER
+    if words[at + HEADER_WORDS + 2] != count << 32:
+        return _BAD_OFFSETS
+    return OK
 
 
 @kernel
 def _decode(words, words32, starts, offsets, src, time, dst, rtt, msm_id, probe_id, size, errors):
     for row in range(len(src)):
-        begin = offsets[row]
-        count = offsets[row + 1] - begin
-        at = starts[row] + HEADER_WORDS
-        src[row, 0] = words[at]
-        src[row, 1] = words[at + 1]
-        body = at + _FIXED_WORDS
-        half = (count + 1) // 2
-        for i in range(count):
-            time[begin + i] = words[body + i]
-        for i in range(count):
-            dst[begin + i, 0] = words[body + count + 2 * i]
-            dst[begin + i, 1] = words[body + count + 2 * i + 1]
-        for i in range(count):
-            rtt[begin + i] = words[body + 3 * count + i]
-        for i in range(count):
-            msm_id[begin + i] = words[body + 4 * count + i]
-        for i in range(count):
-            probe_id[begin + i] = words[body + 5 * count + i]
-        sizes = 2 * (body + 6 * count)
-        for i in range(count):
-            size[begin + i] = words32[sizes + i]
-        for i in range(count):
-            errors[begin + i] = words32[sizes + 2 * half + i]
+        decode_record(
+            words, words32, starts[row], row, offsets[row], offsets[row + 1] - offsets[row],
+            src, time, dst, rtt, msm_id, probe_id, size, errors,
+        )  # fmt: skip
+
+
+@kernel
+def decode_record(
+    words, words32, at, row, begin, count, src, time, dst, rtt, msm_id, probe_id, size, errors
+):  # fmt: skip
+    """Copy a record at words[at:] to place `row` of the sources and [begin, begin + count) of the columns."""
+    at += HEADER_WORDS
+    src[row, 0] = words[at]
+    src[row, 1] = words[at + 1]
+    body = at + _FIXED_WORDS
+    half = (count + 1) // 2
+    for i in range(count):
+        time[begin + i] = words[body + i]
+    for i in range(count):
+        dst[begin + i, 0] = words[body + count + 2 * i]
+        dst[begin + i, 1] = words[body + count + 2 * i + 1]
+    for i in range(count):
+        rtt[begin + i] = words[body + 3 * count + i]
+    for i in range(count):
+        msm_id[begin + i] = words[body + 4 * count + i]
+    for i in range(count):
+        probe_id[begin + i] = words[body + 5 * count + i]
+    sizes = 2 * (body + 6 * count)
+    for i in range(count):
+        size[begin + i] = words32[sizes + i]
+    for i in range(count):
+        errors[begin + i] = words32[sizes + 2 * half + i]
