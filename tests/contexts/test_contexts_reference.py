@@ -24,6 +24,8 @@ def options(draw):
     return ContextOptions(
         repeat_source=draw(probability),
         prefix_probability=draw(probability),
+        source_prefix_probability=draw(st.sampled_from([-1.0, 0.0, 0.5])),
+        ordered_fields=draw(probability),
         focus_probability=draw(probability),
         timestamps_all=share,
         timestamps_part=min(draw(probability), 1 - share),

@@ -12,6 +12,7 @@ from ping_llm.contexts.draws import (
     FOCUS_OTHER,
     FOCUS_POINT,
     MEASUREMENT_BITS,
+    ORDERED,
     SAMPLE,
     SHUFFLE,
     UNTIMED_PLACE,
@@ -182,6 +183,7 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
     time, dst, rtt, size, errors, msm_id = columns
     address = 4 if ipv4 else 16
     previous = np.int64(-1)
+    ordered = upper(draw(key, ORDERED, 0)) < p.ordered
     for place in range(shape.measurements):
         at = begin + order[place]
         bits = draw(key, MEASUREMENT_BITS, place)
@@ -206,7 +208,9 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
         if p.msm_id and msm_id[at] >= 0:
             present |= _MSM_ID << (3 * fields)
             fields += 1
-        which = below(draw(key, FIELD_ORDER, place), _ORDER_COUNTS[fields])
+        which = 0  # the first of the sorted orders: source, destination, time, result
+        if not ordered:
+            which = below(draw(key, FIELD_ORDER, place), _ORDER_COUNTS[fields])
         permutation = _ORDERS[_ORDER_STARTS[fields] + which]
 
         out[position] = MEASUREMENT

@@ -25,6 +25,9 @@ class ContextOptions:
         repeat_source: probability that a measurement after the first states the shared source again.
         prefix_probability: probability that an address is cut to a prefix: the source once a context, each
             destination by itself.
+        source_prefix_probability: that of the source, where it is to differ; -1: the same.
+        ordered_fields: share of contexts whose measurements all state their fields in the order in which
+            questions do: source, destination, time, result. In the rest each has an order of its own.
         focus_probability: share of focused contexts among those that cannot hold their whole row.
         timestamps_all: share of contexts whose measurements all have a time, in order.
         timestamps_part: share in which 10 to 90 % of the measurements lose theirs. The rest has none.
@@ -40,6 +43,8 @@ class ContextOptions:
 
     repeat_source: float = 0.1
     prefix_probability: float = 0.1
+    source_prefix_probability: float = -1.0
+    ordered_fields: float = 0.0
     focus_probability: float = 0.5
     timestamps_all: float = 0.4
     timestamps_part: float = 0.3
@@ -55,6 +60,7 @@ class ContextOptions:
         for name in (
             "repeat_source",
             "prefix_probability",
+            "ordered_fields",
             "focus_probability",
             "timestamps_all",
             "timestamps_part",
@@ -62,6 +68,11 @@ class ContextOptions:
             value = getattr(self, name)
             if not 0.0 <= value <= 1.0:
                 raise UsageError(f"{name} is {value}: a probability lies between 0 and 1")
+        if self.source_prefix_probability != -1.0 and not 0.0 <= self.source_prefix_probability <= 1.0:
+            raise UsageError(
+                f"source_prefix_probability is {self.source_prefix_probability}: a probability lies between "
+                "0 and 1, and -1 means that of the destinations"
+            )
         if self.timestamps_all + self.timestamps_part > 1.0 + 1e-9:
             raise UsageError(
                 f"timestamps_all {self.timestamps_all} and timestamps_part {self.timestamps_part} "
@@ -97,8 +108,13 @@ class ContextOptions:
         return dataclasses.asdict(self)
 
     def digest(self) -> str:
-        """Twelve hexadecimal digits that differ where any option differs."""
-        text = json.dumps(self.as_dict(), sort_keys=True)
+        """Twelve hexadecimal digits that differ where any option differs.
+
+        Options that came later count only where they are used: the streams from before them are the same.
+        """
+        later = {"source_prefix_probability": -1.0, "ordered_fields": 0.0}
+        stated = {name: value for name, value in self.as_dict().items() if later.get(name) != value}
+        text = json.dumps(stated, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -107,6 +123,8 @@ class Parameters(NamedTuple):
 
     repeat_source: int
     prefix: int
+    source_prefix: int
+    ordered: int
     focus: int
     all_times: int
     part_times: int
@@ -135,6 +153,8 @@ class Parameters(NamedTuple):
         parameters = cls(
             repeat_source=round(options.repeat_source * ONE),
             prefix=round(options.prefix_probability * ONE),
+            source_prefix=round(_source_prefix(options) * ONE),
+            ordered=round(options.ordered_fields * ONE),
             focus=round(options.focus_probability * ONE),
             all_times=all_times,
             part_times=part_times,
@@ -162,3 +182,8 @@ class Parameters(NamedTuple):
     def longest_measurement(self) -> int:
         """Tokens of an IPv6 measurement with everything stated: every sequence must hold one."""
         return 1 + 17 + 17 + self.result_length + self.extra_length + 9 * self.time
+
+
+def _source_prefix(options: ContextOptions) -> float:
+    own = options.source_prefix_probability
+    return options.prefix_probability if own < 0 else own

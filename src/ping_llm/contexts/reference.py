@@ -124,7 +124,7 @@ def shape_of(key: int, measurements: int, ipv4: bool, budget: int, p: Parameters
     of_mode = chance(draw(key, draws.MODE, 0))
     mode = ALL if of_mode < p.all_times else PART if of_mode < p.all_times + p.part_times else NONE
     source_bytes = 0
-    if chance(draw(key, draws.SOURCE_CUT, 0)) < p.prefix:
+    if chance(draw(key, draws.SOURCE_CUT, 0)) < p.source_prefix:
         source_bytes = 1 + below(draw(key, draws.SOURCE_BYTES, 0), address - 1)
     if measurements <= p.per_context:
         count, bound = fitting(key, measurements, budget, address, source_bytes, mode, p)
@@ -208,6 +208,7 @@ def context_tokens(
     begin, end = int(block.offsets[row]), int(block.offsets[row + 1])
     source = cut(whole(block.src[row].tobytes()), shape.source_bytes)
     chosen = select(key, shape, [address.tobytes() for address in block.dst[begin:end]])
+    ordered = chance(draw(key, draws.ORDERED, 0)) < p.ordered
     statements = []
     for place, (index, timed) in enumerate(arrange(key, shape.mode, chosen)):
         at = begin + index
@@ -224,7 +225,7 @@ def context_tokens(
             Field.MSM_ID: p.msm_id and msm_id >= 0,
         }
         fields = [field for field in Field if stated[field]]
-        which = below(draw(key, draws.FIELD_ORDER, place), factorial(len(fields)))
+        which = 0 if ordered else below(draw(key, draws.FIELD_ORDER, place), factorial(len(fields)))
         statements.append(
             Statement(
                 order=nth_permutation(fields, which),

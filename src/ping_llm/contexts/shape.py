@@ -113,7 +113,7 @@ def shape_of(key, measurements, ipv4, budget, p):
     elif chance < p.all_times + p.part_times:
         mode = PART
     source_bytes = 0
-    if upper(draw(key, SOURCE_CUT, 0)) < p.prefix:
+    if upper(draw(key, SOURCE_CUT, 0)) < p.source_prefix:
         source_bytes = 1 + below(draw(key, SOURCE_BYTES, 0), address - 1)
 
     if measurements <= p.per_context:
