@@ -37,7 +37,7 @@ from maxtext.utils import (
 )
 
 from ping_llm.errors import UsageError
-from ping_llm.train import fields, settings
+from ping_llm.train import emphasis, fields, settings
 from ping_llm.train.feed import Feed
 
 DATASET_TYPE = settings.DatasetType.NETWORK
@@ -360,7 +360,9 @@ def _loss_with_fields(model: Any, config: Any, data: Any, *args: Any, **kwargs: 
     def cross_entropy(logits: Any, targets: Any, z_loss: float = 0.0) -> tuple[Any, Any]:
         losses = original(logits, targets, z_loss=z_loss)
         seen.append((logits, losses))
-        return losses
+        if config.dataset_type != DATASET_TYPE or not emphasis.wanted(config):
+            return losses
+        return emphasis.of_config(config, logits, losses[0], data["targets"]), losses[1]
 
     max_utils.cross_entropy_with_logits = cross_entropy
     try:

@@ -40,6 +40,8 @@ class NetworkKeys:
     network_on_bad_row: Literal["stop", "skip"] = "stop"
     # Of the trainer's process, where grain_worker_count is 0. One fills 24 million tokens a second.
     network_threads: int = 1
+    network_rtt_loss_weight: float = 1.0  # of a result's tokens in the gradient; see train/emphasis.py
+    network_rtt_smoothing: float = 0.0  # of the aim of an RTT's second byte, in steps
     grain_debug_mode: bool = False
     grain_visualization_dir: str = ""
 
