@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -87,21 +85,45 @@ def test_an_interrupted_run_continues_with_the_files_that_are_missing(tmp_path, 
     assert seen == []
 
 
+WORKERS_FOR_ANY_WORK = (
+    "import ping_llm.ingest.workers as w; w._WORTH_WORKERS_BYTES = 0; from ping_llm.cli import main; main()"
+)
+
+
+def processes_of(session):
+    """Living processes of a session, by /proc."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, *numbers = path.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if state != "Z" and int(numbers[2]) == session:
+            found.append(int(path.parent.name))
+    return found
+
+
 @pytest.mark.slow
-def test_killed_in_the_middle_and_run_again(tmp_path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_in_the_middle_and_run_again(tmp_path, workers):
     inputs = write_inputs(tmp_path / "in", files=6, results=30_000)
     ingest(inputs, tmp_path / "whole", workers=1)
-    code = "from ping_llm.cli import main; main()"
-    arguments = ["ingest", *inputs, "--out", str(tmp_path / "out"), "--workers", "1"]
+    arguments = ["ingest", *inputs, "--out", str(tmp_path / "out"), "--workers", str(workers)]
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], stderr=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-c", WORKERS_FOR_ANY_WORK, *arguments],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     work = tmp_path / "out" / ".ingest"
     limit = time.monotonic() + 120
     while not list(work.glob("*/done.json")) and process.poll() is None and time.monotonic() < limit:
         time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
+    assert len(processes_of(process.pid)) >= workers
+    process.kill()  # only the program itself: its workers have to notice
     process.wait()
+    while processes_of(process.pid) and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert processes_of(process.pid) == []
     assert not (tmp_path / "out" / "ingest.json").exists()
     done = len(list(work.glob("*/done.json")))
     assert 1 <= done <= 6
@@ -129,6 +151,20 @@ def test_standard_input(tmp_path):
     ended = program("ingest", "-", "--out", tmp_path / "out", "--json", input=data)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["total"]["measurements"] == 100
+
+
+def test_standard_input_beside_files_that_workers_read(tmp_path):
+    inputs = write_inputs(tmp_path / "in", files=2, results=100)
+    command = [sys.executable, "-c", WORKERS_FOR_ANY_WORK, "ingest", "-", *inputs, "--workers", "2"]
+    ended = subprocess.run(
+        [*command, "--out", str(tmp_path / "out"), "--json"],
+        capture_output=True,
+        check=False,
+        input=write_lines([ping(timestamp=index) for index in range(100)]),
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert b"leaked" not in ended.stderr
+    assert {entry["file"]: entry["results"] for entry in json.loads(ended.stdout)["files"]}["-"] == 100
 
 
 def test_other_tables_are_not_overwritten_unasked(tmp_path):

@@ -152,6 +152,21 @@ def test_parquet_wrong_types_have_reasons(tmp_path):
         assert (rows, rejected, trouble) == ([], [(1, reason)], [])
 
 
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_parquet_text_that_is_not_utf8_is_rejected_alone(tmp_path, dictionary):
+    """Found by fuzzing: Arrow hands out strings without looking, and Python then cannot."""
+    columns = {"time": [5, 6], "src": ["192.0.2.1"] * 2, "dst": ["192.0.2.2", "192.0.2.3"], "rtt": [1.0, 2.0]}
+    file = io.BytesIO()
+    options = {"use_dictionary": dictionary, "write_statistics": False, "compression": "none"}
+    pq.write_table(pa.table(columns), file, **options)
+    data = file.getvalue()
+    assert data.count(b"192.0.2.3") == 1
+    rows, rejected, trouble = read(tmp_path, data.replace(b"192.0.2.3", b"192.\x86.2.3"))
+    assert rows == [(5_000_000, "192.0.2.1", "192.0.2.2", 1.0)]
+    assert rejected == [(2, "bad_destination")]
+    assert trouble == []
+
+
 def test_damaged_parquet_is_named(tmp_path):
     data = parquet(
         {"time": [2] * 1000, "src": ["192.0.2.1"] * 1000, "dst": ["192.0.2.2"] * 1000, "rtt": [1.0] * 1000}

@@ -42,12 +42,18 @@ def _plain(array: pa.Array) -> pa.Array:
         try:
             return array.cast(pa.string())
         except pa.ArrowInvalid:
-            return pa.array([_decode(value) for value in array.to_pylist()], pa.string())
+            return decoded_text(array)
     return array
 
 
-def _decode(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace")
+def decoded_text(array: pa.Array) -> pa.Array:
+    """Text or bytes as string, with U+FFFD for what is not UTF-8."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    values = array.cast(pa.large_binary()).to_pylist()
+    return pa.array(
+        [None if value is None else value.decode("utf-8", "replace") for value in values], pa.string()
+    )
 
 
 def is_text(kind: pa.DataType) -> bool:

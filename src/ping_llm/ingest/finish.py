@@ -68,6 +68,8 @@ def _sorted_rows(group: Group, spill: Path, each: bool, memory_mb: int) -> Itera
     spill.mkdir(parents=True, exist_ok=True)
     settings = {"threads": 1, "memory_limit": f"{memory_mb}MB", "temp_directory": str(spill)}
     with duckdb.connect(config=settings) as connection:
+        # It would go to stdout, among the results.
+        connection.execute("SET enable_progress_bar = false")
         query = (
             f"SELECT {', '.join(PART.names)} FROM read_parquet(?) WHERE event_time >= ? AND event_time < ? "
             f"ORDER BY {', '.join((*identity, *_PLACE))}"

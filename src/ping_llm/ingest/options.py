@@ -26,13 +26,17 @@ RAW_BYTES = 8 << 10
 ROW_GROUP_ROWS = 131_072
 PART_GROUP_ROWS = 65_536
 REJECT_GROUP_ROWS = 4_096
-
 #: Rows sorted at a time when the parts become the table: about 500 bytes each at the peak of the sort.
 #: A single day may be larger; then DuckDB spills to the work folder.
 SORT_ROWS = 1_000_000
 
-#: DuckDB's memory, all workers together.
-SORT_MEMORY_MB = 300
+#: DuckDB's memory, all workers together, and the workers that sort at a time: sorting, a worker takes 130 MB
+#: for itself; reading, 55 MB.
+SORT_MEMORY_MB = 400
+SORT_WORKERS = 4
+
+#: Workers by default, one a core up to this: eight take 0.9 GB together, and memory is to stay below 1 GB.
+MOST_WORKERS = 8
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ping_llm.files import write_json
 from ping_llm.ingest.accounting import Account
 from ping_llm.ingest.groups import Written, group_days
 from ping_llm.ingest.inputs import STDIN, find_files
-from ping_llm.ingest.options import SORT_MEMORY_MB, IngestOptions
+from ping_llm.ingest.options import MOST_WORKERS, SORT_MEMORY_MB, SORT_WORKERS, IngestOptions
 from ping_llm.ingest.workers import FileTask, GroupTask, RejectsTask, Reports, Workers
 from ping_llm.progress import Progress
 
@@ -70,7 +70,7 @@ def ingest(
       PingError: the accounting does not add up.
     """
     paths = find_files(inputs, out)
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or min(len(os.sched_getaffinity(0)), MOST_WORKERS)
     if not overwrite:
         done = _finished(out, paths, options)
         if done is not None:
@@ -175,7 +175,10 @@ def _read_files(tasks: Sequence[FileTask], all_files: int, pool: Workers) -> Non
             rejects += reports.rejects
             progress.advance(reports.results, f"{done:,} of {all_files:,} files · {rejects:,} rejects")
 
-        pool.run(ordered, show)
+        for task in ordered:
+            if task.path == STDIN:
+                task.run(show)  # a worker process has no standard input
+        pool.run([task for task in ordered if task.path != STDIN], show)
 
 
 def _write_table(
@@ -194,13 +197,13 @@ def _write_table(
         for task, done in zip(tasks, facts, strict=True)
     ]
     groups = group_days([part for part in days if part[1]], workers)
-    memory_mb = max(SORT_MEMORY_MB // workers, 100)
+    memory_mb = SORT_MEMORY_MB // min(max(workers, 2), SORT_WORKERS)
     group_tasks = [
         GroupTask(group, str(out), str(work / "spill"), options.rtt == "each", memory_mb) for group in groups
     ]
     written = Written()
     with Progress("sort", total=len(groups), unit="groups of days") as progress:
-        for one in pool.run(group_tasks, lambda reports: progress.advance(reports.finished)):
+        for one in pool.run(group_tasks, lambda reports: progress.advance(reports.finished), SORT_WORKERS):
             written.measurements.update(one.measurements)
             written.duplicates.update(one.duplicates)
             written.packets.update(one.packets)

@@ -183,7 +183,22 @@ def read_parquet(path: Path) -> Iterator[tuple[Columns, pa.RecordBatch]]:
             raise LookupError(absent_sentence(absent, names))
         wanted = {name: names[place] for name, place in places.items()}
         for batch in file.iter_batches(_BATCH_ROWS, columns=sorted(set(wanted.values()))):
+            batch = _with_valid_text(batch)
             yield from_arrays({name: batch[own] for name, own in wanted.items()}, len(batch)), batch
+
+
+def _with_valid_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Arrow takes a file's word that its strings are UTF-8; what is not gets U+FFFD."""
+    for place, column in enumerate(batch.columns):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if not (arrays.is_text(kind) or pa.types.is_string_view(kind)):
+            continue
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            mended = arrays.decoded_text(column)
+            batch = batch.set_column(place, batch.schema.field(place).with_type(mended.type), mended)
+    return batch
 
 
 def absent_sentence(absent: Sequence[str], names: Sequence[str]) -> str:

@@ -1,18 +1,21 @@
 """Tasks of an ingest run, one after another here or side by side in worker processes.
 
-Processes, because Python's part of the work holds the GIL; spawned, because the parent may have threads. A
-worker takes a second to start, so small work is done in this process. What is heavy is imported by the tasks:
-beside workers, the parent stays small.
+Processes, because a quarter of the work is Python's and holds the GIL. A fork server that has imported and
+compiled everything (preload.py) forks them, so that they start at once and share what they do not change. The
+server itself takes a second to start, so small work is done in this process. What is heavy is imported by the
+tasks: beside workers, the parent stays small.
 """
 
-import importlib.abc
+import gc
 import multiprocessing
-import sys
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from typing import Any, Self
 
@@ -111,15 +114,17 @@ _reports: Any = None
 def _start_worker(reports: Any) -> None:
     global _reports
     _reports = reports
-    sys.meta_path.insert(0, _WithoutPandas())
+    # What was imported stays: collecting it would write to the pages that all workers share.
+    gc.freeze()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-class _WithoutPandas(importlib.abc.MetaPathFinder):
-    """Nothing here uses pandas, but pyarrow imports it wherever it is installed: 80 MB and half a second."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("workers do without pandas", name=name)
+def _end_with_parent() -> None:
+    """When the parent is killed, stop writing: the next run may already be at the same files."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait_for([parent.sentinel])
+        os._exit(1)
 
 
 def _run_in_worker(task: Any) -> Any:
@@ -141,21 +146,27 @@ class Workers:
         if self._pool is not None:
             self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
-    def run(self, tasks: Sequence[Any], show: Callable[[Reports], None]) -> list[Any]:
-        """Run all tasks; results in their order."""
+    def run(
+        self, tasks: Sequence[Any], show: Callable[[Reports], None], at_once: int | None = None
+    ) -> list[Any]:
+        """Run all tasks, at most `at_once` at a time; results in their order."""
         if self._pool is None:
             small = sum(task.bytes for task in tasks) < _WORTH_WORKERS_BYTES
             if min(self._count, len(tasks)) <= 1 or small:
                 return [task.run(show) for task in tasks]
-            context = multiprocessing.get_context("spawn")
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["ping_llm.ingest.preload"])
             self._reports = context.SimpleQueue()
             self._pool = ProcessPoolExecutor(
                 self._count, context, initializer=_start_worker, initargs=(self._reports,)
             )
         try:
-            futures = [self._pool.submit(_run_in_worker, task) for task in tasks]
-            waiting = set(futures)
-            while waiting:
+            futures: list[Future[Any]] = []
+            waiting: set[Future[Any]] = set()
+            while waiting or len(futures) < len(tasks):
+                while len(futures) < len(tasks) and len(waiting) < (at_once or len(tasks)):
+                    futures.append(self._pool.submit(_run_in_worker, tasks[len(futures)]))
+                    waiting.add(futures[-1])
                 finished, waiting = wait(waiting, timeout=_REPORT_SECONDS, return_when=FIRST_COMPLETED)
                 while not self._reports.empty():
                     show(self._reports.get())
