@@ -12,7 +12,14 @@ def register(app: typer.Typer) -> None:
         data: Path = typer.Option(
             ..., "--data", help="Measurements (Parquet), or a folder with train and test."
         ),
-        out: Path = typer.Option(..., "--out", help="Folder of the report. An interrupted one is continued."),
+        out: Path | None = typer.Option(
+            None, "--out", help="Folder of the report. An interrupted one is continued."
+        ),
+        write_train: Path | None = typer.Option(
+            None,
+            "--write-train",
+            help="Only write what a run may be trained on, as Parquet, to this folder.",
+        ),
         world: Path | None = typer.Option(
             None, "--world", help="The simulation's folder, where the data are simulated: adds the truth."
         ),
@@ -25,6 +32,7 @@ def register(app: typer.Typer) -> None:
         seed: int = typer.Option(0, help="Of what is held out and asked."),
         json: bool = typer.Option(False, "--json", help="Print report.json."),
     ) -> None:
+        from ping_llm.errors import UsageError
         from ping_llm.evaluate.baselines.every import BASELINES, make
         from ping_llm.evaluate.options import EvaluateOptions
         from ping_llm.evaluate.report import HEADLINES, leaderboard
@@ -32,13 +40,25 @@ def register(app: typer.Typer) -> None:
         from ping_llm.evaluate.splits import SplitOptions
         from ping_llm.tables import print_json, table
 
+        splits = SplitOptions(time, pairs, sources, destinations, seed)
+        if write_train is not None:
+            from ping_llm.evaluate.training_part import write_training_part
+
+            proof = write_training_part(data, write_train, splits)
+            if json:
+                print_json(proof)
+            else:
+                typer.echo(f"{proof['train']:,} measurements to train on: {write_train}")
+            return
+        if out is None:
+            raise UsageError("say where the report goes (--out), or where the training part (--write-train)")
         names = {"all": tuple(BASELINES), "none": ()}.get(baselines)
         if names is None:
             names = tuple(name.strip() for name in baselines.split(","))
             for name in names:
                 make(name)
         options = EvaluateOptions(
-            splits=SplitOptions(time, pairs, sources, destinations, seed),
+            splits=splits,
             queries=queries,
             baselines=names,
             seed=seed,
