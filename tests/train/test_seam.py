@@ -1,9 +1,12 @@
 """Every internal of MaxText that the seam relies on, by name: an upgrade that moves one fails here."""
 
 import inspect
+from pathlib import Path
 
 import pytest
+from small_training import SMALL, losses
 
+from ping_llm.train import run, settings
 from ping_llm.train.run import quiet
 
 with quiet():
@@ -115,6 +118,32 @@ def test_every_dataset_type_of_maxtext_is_still_one(kind):
     assert TypeAdapter(field.annotation).validate_python(getattr(kind, "value", kind)) == kind
 
 
+@pytest.mark.parametrize("kind", types.DatasetType)
+def test_with_maxtexts_dataset_types_every_key_is_maxtexts(kind):
+    """Our config class gives what MaxText's own gives, its derived keys and checks included."""
+    files = ("grain_train_files=files", "hf_path=parquet", "hf_train_files=files", "olmo_index_path=files")
+    base = str(Path(pyconfig.__file__).with_name("base.yml"))
+    words = ["", base, "run_name=run", f"dataset_type={kind.value}", "log_config=false", *files]
+
+    def keys(config_class):
+        with quiet():
+            found = pyconfig._initialize_pydantic(words, config_class=config_class).model_dump()
+        found.pop("dump_hlo_xla_flags")  # grows with every call
+        return found
+
+    theirs, ours = keys(types.MaxTextConfig), keys(seam.NetworkConfig)
+    assert {key: ours[key] for key in theirs} == theirs
+    assert set(ours) - set(theirs) == set(settings.fields()) - set(theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_maxtexts_synthetic_data_trains(tmp_path):
+    outcome = run.train("tiny", [*SMALL, "steps=2", "dataset_type=synthetic"], run=tmp_path / "run")
+    assert outcome.state == "finished"
+    assert list(losses(tmp_path / "run")) == [0, 1]
+
+
 def test_maxtexts_data_is_left_to_maxtext():
     """Another dataset type goes to the original, with the session never asked."""
     asked = []
@@ -141,8 +170,6 @@ def test_nothing_of_maxtext_stays_replaced():
 
 
 def test_only_the_seam_imports_maxtext():
-    from pathlib import Path
-
     source = Path(seam.__file__).parents[1]
     importers = [
         path.relative_to(source).as_posix()

@@ -20,7 +20,8 @@ def test_running_out_of_data(few_rows, tmp_path):
     assert folder.read(tmp_path / "run")["state"] == "failed"
 
 
-def test_a_broken_record_in_the_data(rows, tmp_path):
+def test_a_broken_record_in_the_data(rows, tmp_path, capsys):
+    """It ends the training; told to skip, the same command goes on without it."""
     broken = tmp_path / "rows"
     shutil.copytree(rows, broken)
     shard = max(broken.rglob("*.arrayrecord*"), key=lambda path: path.stat().st_size)
@@ -30,6 +31,11 @@ def test_a_broken_record_in_the_data(rows, tmp_path):
     shard.write_bytes(content)
     with pytest.raises(PingError, match=r"(?i)row|record|checksum|corrupt"):
         train("tiny", [*SMALL, "steps=200"], run=tmp_path / "run", rows=broken)
+    words = [*SMALL, "steps=70", "network_on_bad_row=skip", "enable_tensorboard=false"]
+    assert train("tiny", words, run=tmp_path / "run", rows=broken).state == "finished"
+    skipped = folder.read(tmp_path / "run")["skipped_rows"]
+    assert skipped > 0
+    assert f"warning: {skipped} bad rows of {broken} were skipped" in capsys.readouterr().err
 
 
 def test_a_loss_that_is_no_number(rows, tmp_path):
