@@ -11,12 +11,13 @@ from ping_llm.cli import app
 from ping_llm.cli import evaluate as evaluate_cli
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate import likelihood
+from ping_llm.evaluate.asking import Asking, ways
 from ping_llm.evaluate.baselines.every import make
 from ping_llm.evaluate.bootstrap import Bootstrap
 from ping_llm.evaluate.columns import read_measurements
 from ping_llm.evaluate.compare import compare
 from ping_llm.evaluate.history import History
-from ping_llm.evaluate.model_method import ModelMethod, choose
+from ping_llm.evaluate.model_method import ModelMethod
 from ping_llm.evaluate.options import EvaluateOptions
 from ping_llm.evaluate.run import evaluate
 from ping_llm.evaluate.splits import SplitOptions
@@ -113,8 +114,9 @@ def test_a_model_is_one_more_method(world):
     data = read_measurements(world)
     asked = data.take(slice(-6, None))
     history = History(data)
-    answers = ModelMethod(model, size=3).predict(asked.queries(), history)
-    questions = ModelMethod(model, size=3).questions(asked.queries(), history)
+    asking = Asking(size=3)
+    answers = ModelMethod(model, asking=asking).predict(asked.queries(), history)
+    questions = [question for (question,) in ways(asked.queries(), history, asking)]
     exact = model.rtt_scores(questions, asked.rtt, (0.25, 0.75))
     small = asked.rtt < 2000
     np.testing.assert_allclose(answers.bits(asked.rtt)[small], exact.bits[small], atol=1e-4)
@@ -151,19 +153,6 @@ def test_fields_add_up_in_every_order(world):
         width = 4 if "IPv4" in name else 16
         assert len(part["byte_accuracy"]) == len(part["greedy_exact_match"]) == width
         assert part["greedy_exact_match"][-1] == part["byte_accuracy"][-1]
-
-
-def test_context_is_chosen_for_the_question():
-    dst = np.zeros((8, 16), np.uint8)
-    dst[:, 10:12] = 255
-    near, nearer = [9, 9, 9, 7], [9, 9, 9, 1]
-    dst[:, 12:] = [nearer, [8] * 4, near, [7] * 4, nearer, [5] * 4, [4] * 4, nearer]
-    wanted = dst[0]
-    assert list(choose(dst, wanted, 0)) == []
-    assert list(choose(dst, wanted, 1)) == [7]
-    assert list(choose(dst, wanted, 4)) == [7, 4, 0, 6]
-    assert set(choose(dst, wanted, 6)) == {7, 4, 0, 2, 6, 5}
-    assert sorted(choose(dst, wanted, 50)) == list(range(8))
 
 
 def test_intervals_widen_with_likeness_inside_sources():

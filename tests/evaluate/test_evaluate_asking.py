@@ -1,0 +1,71 @@
+"""How a run is asked: which context, which ways, and how their answers are mixed."""
+
+import numpy as np
+
+from ping_llm.evaluate.asking import Asking, choose, ways
+from ping_llm.evaluate.columns import Columns
+from ping_llm.evaluate.history import History
+from ping_llm.evaluate.model_method import ModelMethod
+from ping_llm.model.config import ModelConfig
+from ping_llm.model.engine import Engine
+from ping_llm.model.random import random_tensors
+from ping_llm.query.model import Model
+from ping_llm.tokens.rtt import rtt_encoding
+
+
+def test_context_is_chosen_for_the_question():
+    dst = np.zeros((8, 16), np.uint8)
+    dst[:, 10:12] = 255
+    near, nearer = [9, 9, 9, 7], [9, 9, 9, 1]
+    dst[:, 12:] = [nearer, [8] * 4, near, [7] * 4, nearer, [5] * 4, [4] * 4, nearer]
+    wanted = dst[0]
+    assert list(choose(dst, wanted, 0)) == []
+    assert list(choose(dst, wanted, 1)) == [7]
+    assert list(choose(dst, wanted, 4)) == [7, 4, 0, 6]
+    assert set(choose(dst, wanted, 6)) == {7, 4, 0, 2, 6, 5}
+    assert sorted(choose(dst, wanted, 50)) == list(range(8))
+
+
+def test_other_destinations_come_once_before_any_comes_again():
+    dst = np.zeros((6, 16), np.uint8)
+    dst[:, 10:12] = 255
+    dst[:, 15] = [1, 2, 3, 3, 3, 2]
+    dst[:, 12] = dst[:, 15]
+    wanted = dst[0] + 9
+    assert list(choose(dst, wanted, 4)) == [5, 4, 0, 3]
+    assert list(choose(dst, wanted, 9)) == [5, 4, 0, 3, 2, 1]
+
+
+def _columns() -> Columns:
+    packed = np.zeros((4, 16), np.uint8)
+    packed[:, 10:12] = 255
+    src, dst = packed.copy(), packed.copy()
+    src[:, 12:] = [10, 20, 30, 40]
+    dst[:, 15] = [1, 2, 1, 3]
+    return Columns(np.arange(1, 5) * 60_000_000, src, dst, np.array([10.0, 20.0, 11.0, 30.0]))
+
+
+def test_a_pair_without_a_past_is_asked_about_in_several_ways():
+    data = _columns()
+    asked = data.take(np.array([2, 3]))
+    known, new = ways(asked.queries(), History(data), Asking(source_bytes=(0, 2)))
+    assert [str(question.src) for question in known] == ["10.20.30.40"]
+    assert [str(question.src) for question in new] == ["10.20.30.40", "10.20.0.0/16"]
+    assert [len(question.context) for question in new] == [3, 3]  # never what is not earlier
+
+
+def test_answers_of_several_ways_are_mixed():
+    config = ModelConfig(layers=1, width=32, heads=2, kv_heads=2, head_dim=16, mlp_width=64, max_length=128)
+    model = Model(Engine(config, random_tensors(config)), rtt_encoding("compact"), {})
+    data = _columns()
+    asked, history = data.take(np.array([2, 3])).queries(), History(data)
+
+    def answer(*source_bytes: int):
+        return ModelMethod(model, asking=Asking(source_bytes=source_bytes)).predict(asked, history)
+
+    whole, cut, both = answer(0), answer(2), answer(0, 2)
+    rtt = np.array([50.0, 50.0])
+    chance = [2.0 ** -part.bits(rtt) for part in (whole, cut, both)]
+    np.testing.assert_allclose(chance[2][1], (chance[0][1] + chance[1][1]) / 2, rtol=1e-4)
+    assert chance[2][0] == chance[0][0]  # its pair has a past: asked once
+    np.testing.assert_allclose(both.failure[1], (whole.failure[1] + cut.failure[1]) / 2, rtol=1e-6)
