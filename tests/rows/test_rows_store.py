@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 from rows_data import write_measurements
 
 from ping_llm.errors import PingError
-from ping_llm.rows import codec, keys
+from ping_llm.rows import codec, keys, places
 from ping_llm.rows.build import build
 from ping_llm.rows.index import write_index
 from ping_llm.rows.store import RowStore
@@ -48,6 +49,24 @@ def test_threads_read_the_same(folder):
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(store.read, plans))
     assert all(one.equals(other) for one, other in zip(alone, together, strict=True))
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_more_shards_than_may_stay_open(folder, monkeypatch):
+    """A call needs all five shards and two may stay open; threads read while others close."""
+    monkeypatch.setattr(places, "_MAX_OPEN", 2)
+    store, free = RowStore(folder), RowStore(folder)
+    plans = [np.random.default_rng(seed).permutation(len(store))[:50] for seed in range(40)]
+    before = open_files()
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(store.read, plans))
+    assert open_files() <= before + 2
+    assert all(one.equals(free.read(plan)) for one, plan in zip(together, plans, strict=True))
+    del store
+    assert open_files() <= before + 5  # those of `free`
 
 
 def test_pickles_as_its_path(folder):
