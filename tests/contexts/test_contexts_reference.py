@@ -27,6 +27,7 @@ def options(draw):
         source_prefix_probability=draw(st.sampled_from([-1.0, 0.0, 0.5])),
         ordered_fields=draw(probability),
         focus_probability=draw(probability),
+        focus_destinations=draw(st.sampled_from([1, 2, 4])),
         timestamps_all=share,
         timestamps_part=min(draw(probability), 1 - share),
         measurements_per_context=draw(st.sampled_from([1, 7, 30])),

@@ -27,9 +27,6 @@ from ping_llm.contexts.shape import ALL, FOCUSED, NONE, WINDOW, known_destinatio
 from ping_llm.tokens.codec import put_address, put_errors, put_msm_id, put_result, put_size, put_time
 from ping_llm.tokens.vocab import DST_IPV4, DST_IPV6, MEASUREMENT, SRC_IPV4, SRC_IPV6, Field
 
-#: A focused context turns on one to four destinations.
-MAX_FOCUS = 4
-
 MOST_FIELDS = len(Field)
 _SRC, _DST, _TIME, _RESULT = int(Field.SRC), int(Field.DST), int(Field.TIME), int(Field.RESULT)
 _SIZE, _ERRORS, _MSM_ID = int(Field.SIZE), int(Field.ERRORS), int(Field.MSM_ID)
@@ -74,13 +71,15 @@ def _matches(dst, at, focus, many):
 
 @kernel
 def _select_focused(chosen, marks, ranks, focus, key, count, dst, begin, size):
-    """Up to four destinations' measurements next to a point; then others of the same span.
+    """A few destinations' measurements next to a point; then others of the same span.
+
+    `focus` has room for the most destinations that there may be.
 
     The span is widened to `count` measurements around the point where the destinations' own is smaller, so
     that a context is as long as planned.
     """
     point = below(draw(key, FOCUS_POINT, 0), size)
-    many = 1 + below(draw(key, FOCUS_COUNT, 0), MAX_FOCUS)
+    many = 1 + below(draw(key, FOCUS_COUNT, 0), len(focus))
     focus[0] = begin + point
     for index in range(1, many):  # a destination drawn twice leaves fewer
         focus[index] = begin + below(draw(key, FOCUS_OTHER, index), size)

@@ -9,7 +9,7 @@ a rest too small for a measurement stays empty.
 import numpy as np
 
 from ping_llm.compiled import kernel
-from ping_llm.contexts.context import MAX_FOCUS, arrange, select, write
+from ping_llm.contexts.context import arrange, select, write
 from ping_llm.contexts.draws import FILLER_KEY, FILLER_PICK, below, draw
 from ping_llm.contexts.shape import shape_of
 
@@ -90,7 +90,7 @@ def fill(
         longest = max(longest, offsets[row + 1] - offsets[row])
     marks = np.zeros(longest + 1, np.uint8)
     ranks = np.zeros(longest + 1, np.uint8)
-    focus = np.zeros(MAX_FOCUS, np.int64)
+    focus = np.zeros(p.focus_destinations, np.int64)
     chosen = np.empty(length, np.int64)
     loose = np.empty(length, np.int64)
     order = np.empty(length, np.int64)

@@ -29,6 +29,7 @@ class ContextOptions:
         ordered_fields: share of contexts whose measurements all state their fields in the order in which
             questions do: source, destination, time, result. In the rest each has an order of its own.
         focus_probability: share of focused contexts among those that cannot hold their whole row.
+        focus_destinations: a focused context turns on one to this many destinations, all numbers alike.
         timestamps_all: share of contexts whose measurements all have a time, in order.
         timestamps_part: share in which 10 to 90 % of the measurements lose theirs. The rest has none.
         measurements_per_context: a row of n measurements gives ceil(n / this) contexts an epoch; one that
@@ -46,6 +47,7 @@ class ContextOptions:
     source_prefix_probability: float = -1.0
     ordered_fields: float = 0.0
     focus_probability: float = 0.5
+    focus_destinations: int = 4
     timestamps_all: float = 0.4
     timestamps_part: float = 0.3
     measurements_per_context: int = 30
@@ -78,7 +80,12 @@ class ContextOptions:
                 f"timestamps_all {self.timestamps_all} and timestamps_part {self.timestamps_part} "
                 "are more than 1 together; what remains of 1 is the share without any time"
             )
-        for name in ("measurements_per_context", "max_contexts_per_row", "max_segments"):
+        for name in (
+            "measurements_per_context",
+            "max_contexts_per_row",
+            "max_segments",
+            "focus_destinations",
+        ):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if self.max_context_tokens < 0:
@@ -112,7 +119,7 @@ class ContextOptions:
 
         Options that came later count only where they are used: the streams from before them are the same.
         """
-        later = {"source_prefix_probability": -1.0, "ordered_fields": 0.0}
+        later = {"source_prefix_probability": -1.0, "ordered_fields": 0.0, "focus_destinations": 4}
         stated = {name: value for name, value in self.as_dict().items() if later.get(name) != value}
         text = json.dumps(stated, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -126,6 +133,7 @@ class Parameters(NamedTuple):
     source_prefix: int
     ordered: int
     focus: int
+    focus_destinations: int
     all_times: int
     part_times: int
     per_context: int
@@ -156,6 +164,7 @@ class Parameters(NamedTuple):
             source_prefix=round(_source_prefix(options) * ONE),
             ordered=round(options.ordered_fields * ONE),
             focus=round(options.focus_probability * ONE),
+            focus_destinations=options.focus_destinations,
             all_times=all_times,
             part_times=part_times,
             per_context=options.measurements_per_context,

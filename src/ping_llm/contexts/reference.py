@@ -8,7 +8,6 @@ from itertools import islice, permutations
 from math import factorial
 
 from ping_llm.contexts import draws
-from ping_llm.contexts.context import MAX_FOCUS
 from ping_llm.contexts.draws import ROUNDS
 from ping_llm.contexts.options import Parameters
 from ping_llm.contexts.shape import (
@@ -147,10 +146,10 @@ def sample(key: int, size: int, count: int) -> set[int]:
     return taken
 
 
-def select_focused(key: int, count: int, destinations: list[bytes]) -> list[int]:
+def select_focused(key: int, count: int, destinations: list[bytes], p: Parameters) -> list[int]:
     size = len(destinations)
     point = below(draw(key, draws.FOCUS_POINT, 0), size)
-    many = 1 + below(draw(key, draws.FOCUS_COUNT, 0), MAX_FOCUS)
+    many = 1 + below(draw(key, draws.FOCUS_COUNT, 0), p.focus_destinations)
     focus = {destinations[point]}
     focus |= {destinations[below(draw(key, draws.FOCUS_OTHER, index), size)] for index in range(1, many)}
     taken = {point}
@@ -164,9 +163,9 @@ def select_focused(key: int, count: int, destinations: list[bytes]) -> list[int]
     return sorted(taken | {others[rank] for rank in sample(key, len(others), count - len(taken))})
 
 
-def select(key: int, shape: Shape, destinations: list[bytes]) -> list[int]:
+def select(key: int, shape: Shape, destinations: list[bytes], p: Parameters) -> list[int]:
     if shape.kind == FOCUSED:
-        return select_focused(key, shape.measurements, destinations)
+        return select_focused(key, shape.measurements, destinations, p)
     return sorted(shape.start + index for index in sample(key, shape.window, shape.measurements))
 
 
@@ -207,7 +206,7 @@ def context_tokens(
 ) -> list[int]:
     begin, end = int(block.offsets[row]), int(block.offsets[row + 1])
     source = cut(whole(block.src[row].tobytes()), shape.source_bytes)
-    chosen = select(key, shape, [address.tobytes() for address in block.dst[begin:end]])
+    chosen = select(key, shape, [address.tobytes() for address in block.dst[begin:end]], p)
     ordered = chance(draw(key, draws.ORDERED, 0)) < p.ordered
     statements = []
     for place, (index, timed) in enumerate(arrange(key, shape.mode, chosen)):
