@@ -11,7 +11,7 @@ def register(app: typer.Typer) -> None:
         repeats: int = typer.Option(50, help="Questions asked one by one."),
         batch: int = typer.Option(64, help="Questions asked together."),
         context: int = typer.Option(32, help="Measurements known to each."),
-        maxtext: bool = typer.Option(True, help="Compare with MaxText's forward."),
+        maxtext: bool = typer.Option(True, help="Compare with MaxText's decode engine."),
         as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     ) -> None:
         """Exact rtt questions to a model of 2 million parameters, against MaxText."""

@@ -291,9 +291,32 @@ def _head(config: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
 
 
 def _attend(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
-    """query [b,q,kv,g,d], key and value [b,k,kv,d], mask [b or 1,q,k]."""
-    scores = jnp.where(mask[:, None, None], _einsum("bqhgd,bkhd->bhgqk", query, key), -jnp.inf)
-    return _einsum("bhgqk,bkhd->bqhgd", jax.nn.softmax(scores, axis=-1), value)
+    """query [b,q,kv,g,d], key and value [b,k,kv,d], mask [b or 1,q,k].
+
+    The heads of a group are laid one below the other first: one product instead of several narrow ones, a
+    third less time.
+    """
+    batch, queries, kv, group, dim = query.shape
+    rows = query.transpose(0, 2, 3, 1, 4).reshape(batch, kv, group * queries, dim)
+    scores = _einsum("bhrd,bkhd->bhrk", rows, key).reshape(batch, kv, group, queries, -1)
+    weights = jax.nn.softmax(jnp.where(mask[:, None, None], scores, -jnp.inf), axis=-1)
+    attended = _einsum("bhrk,bkhd->bhrd", weights.reshape(*rows.shape[:3], -1), value)
+    return attended.reshape(batch, kv, group, queries, dim).transpose(0, 3, 1, 2, 4)
+
+
+def _attend_back(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Each position attends to itself and those before it: in parts, so that later keys are not looked at."""
+    length = query.shape[1]
+    part = max(128, length // 8) if length % 128 == 0 and length >= 256 else length
+    mask = jnp.tril(jnp.ones((1, length, length), bool))
+    ends = range(part, length + 1, part)
+    return jnp.concatenate(
+        [
+            _attend(query[:, end - part : end], key[:, :end], value[:, :end], mask[:, end - part : end, :end])
+            for end in ends
+        ],
+        axis=1,
+    )
 
 
 def _packed(config: ModelConfig, params: Params, inputs, positions, segmentation) -> jax.Array:
@@ -326,13 +349,12 @@ def _target_log_probabilities(config, params, inputs, targets, positions, segmen
 def _prefill(config, params, inputs, lengths, tail):
     length = inputs.shape[1]
     positions = jnp.arange(length)[None]
-    # Padding stands at the end, where no real position can see it: the causal mask is enough.
-    mask = jnp.tril(jnp.ones((1, length, length), bool))
 
     def one(x, index):
         layer = _layer(params, index)
         query, key, value = _project(config, layer, x, positions)
-        return _finish(config, layer, x, _attend(query, key, value, mask)), (key, value)
+        # Padding stands at the end, where no real position can see it.
+        return _finish(config, layer, x, _attend_back(query, key, value)), (key, value)
 
     x, (keys, values) = jax.lax.scan(one, params["embedding"][inputs], jnp.arange(config.layers - 1))
     # Of the last layer, all keys and values are kept, but what it says is asked for at the tail only.
@@ -371,7 +393,7 @@ def _extend(config, params, keys, values, start, inputs, lengths, tail, length):
 
 @partial(jax.jit, static_argnums=0)
 def _branch(config, params, keys, values, lengths, suffixes):
-    rows, ways, depth = suffixes.shape
+    rows, depth = suffixes.shape[0], suffixes.shape[2]
     kv, dim = config.kv_heads, config.head_dim
     positions = lengths[:, None, None] + jnp.arange(depth)
     seen = jnp.arange(keys.shape[2]) < lengths[:, None]
@@ -380,15 +402,17 @@ def _branch(config, params, keys, values, lengths, suffixes):
     def one(x, at):
         layer, prefix_key, prefix_value = at
         query, key, value = _project(config, layer, x, positions)
-        flat = query.reshape(rows, ways * depth, kv, -1, dim)
-        shared = _einsum("bqhgd,bkhd->bhgqk", flat, prefix_key)
-        shared = jnp.where(seen[:, None, None, None], shared, -jnp.inf)
-        own = _einsum("bwqhgd,bwkhd->bhgwqk", query, key)
-        own = jnp.where(causal, own, -jnp.inf).reshape(*shared.shape[:-1], depth)
-        weights = jax.nn.softmax(jnp.concatenate([shared, own], axis=-1), axis=-1)
-        attended = _einsum("bhgqk,bkhd->bqhgd", weights[..., :-depth], prefix_value)
-        own_weights = weights[..., -depth:].reshape(rows, kv, -1, ways, depth, depth)
-        attended = attended.reshape(query.shape) + _einsum("bhgwqk,bwkhd->bwqhgd", own_weights, value)
+        heads = query.transpose(0, 3, 4, 1, 2, 5)  # row, kv, group, way, depth, dim
+        shared = _einsum("bhrd,bkhd->bhrk", heads.reshape(rows, kv, -1, dim), prefix_key)
+        shared = jnp.where(seen[:, None, None], shared, -jnp.inf).reshape(*heads.shape[:-1], -1)
+        own = jnp.where(causal, _einsum("bhgwqd,bwkhd->bhgwqk", heads, key), -jnp.inf)
+        # One softmax over both parts, without joining them.
+        largest = jnp.maximum(shared.max(axis=-1), own.max(axis=-1))[..., None]
+        shared, own = jnp.exp(shared - largest), jnp.exp(own - largest)
+        total = (shared.sum(axis=-1) + own.sum(axis=-1))[..., None]
+        attended = _einsum("bhrk,bkhd->bhrd", shared.reshape(rows, kv, -1, shared.shape[-1]), prefix_value)
+        attended = attended.reshape(heads.shape) + _einsum("bhgwqk,bwkhd->bhgwqd", own, value)
+        attended = (attended / total).transpose(0, 3, 4, 1, 2, 5)
         return _finish(config, layer, x, attended), None
 
     x, _ = jax.lax.scan(one, params["embedding"][suffixes], (params["layers"], keys, values))
