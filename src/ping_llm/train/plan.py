@@ -15,7 +15,8 @@ def plan(config: str, overrides: Sequence[str] = (), *, rows: Path | None = None
     import jax
 
     path = settings.find(config)
-    words = [*overrides, *([f"network_train_files={rows.resolve()}"] if rows else [])]
+    # A plan says nothing of evaluations, so it asks for no rows of theirs.
+    words = [*overrides, "eval_interval=-1", *([f"network_train_files={rows.resolve()}"] if rows else [])]
     seam = import_seam()
     full = seam.read_config(path, words, Path("runs") / path.stem)
     with_data = bool(full.network_train_files)
