@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -282,6 +283,49 @@ def test_done_work_is_kept_and_other_work_refused(world, tmp_path):
     (tmp_path / "val" / "shard-00000.parquet").unlink()
     shard([str(world)], tmp_path, options)
     assert contents == {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("moment", ["train/.shard-*.part", ".written.json"])
+def test_killed_in_the_middle_and_run_again(world, tmp_path, moment):
+    """While writing, and while proving: the same bytes, and nothing left over."""
+    options = ShardOptions(by="pair", shards=6, stratify=("time",))
+    shard([str(world)], tmp_path / "whole", options)
+    out = tmp_path / "out"
+    # Killed with other options first, so that its leftovers are more shards than are wanted.
+    code = "from ping_llm.cli import main; main()"
+    arguments = ["--by", "pair", "--shards", "6" if "written" in moment else "40", "--stratify", "time"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "shard", str(world), "--out", str(out), *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while not list(out.glob(moment)) and process.poll() is None:
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    assert not (out / "shard.json").exists()
+    assert list(out.glob(".spill-*"))
+    stamps = {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
+    shard([str(world)], out, options)
+    assert tree(out) == tree(tmp_path / "whole")
+    assert not list(out.glob(".*"))
+    if "written" in moment:
+        assert len(stamps) == 6
+        assert stamps == {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
+
+
+def test_leftovers_of_another_interrupted_sharding_are_removed(world, tmp_path):
+    """A killed run may have named some of its shards already: they must not stay beside others."""
+    options = ShardOptions(by="probe", shards=4)
+    shard([str(world)], tmp_path / "whole", options)
+    shard([str(world)], tmp_path / "out", ShardOptions(by="row", shards=30))
+    (tmp_path / "out" / "shard.json").unlink()
+    shard([str(world)], tmp_path / "out", options)
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
 def test_foreign_folder_is_refused(world, tmp_path):

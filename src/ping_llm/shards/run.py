@@ -5,7 +5,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ from ping_llm.shards.write import ShardWriter
 REPORT_FILE = "shard.json"
 REPORT_VERSION = 1
 
+#: There while the shards are all written and not all proven: an interrupted run continues with the proof.
+_WRITTEN_FILE = ".written.json"
+
 DEFAULT_MEMORY_MB = 1_000
 
 
@@ -41,6 +44,14 @@ class Report:
     @property
     def broken(self) -> list[str]:
         return [check["promise"] for check in self.content["checks"] if not check["holds"]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the proof needs to know of the writing: shards of each split, and rows left out in gaps."""
+
+    shards_of: list[int]
+    left_out: int
 
 
 def shard(
@@ -58,6 +69,7 @@ def shard(
     if done:
         return done
     out.mkdir(parents=True, exist_ok=True)
+    _clean(out, data, options)
     spill = Path(tempfile.mkdtemp(prefix=".spill-", dir=out))
     try:
         with connect(memory_mb, threads, spill) as connection:
@@ -69,9 +81,11 @@ def shard(
     finally:
         shutil.rmtree(spill, ignore_errors=True)
     if report.broken:
+        (out / _WRITTEN_FILE).unlink(missing_ok=True)
         files.write_json(out / f"broken-{REPORT_FILE}", report.content)
         raise PingError(f"{out}: {'; '.join(report.broken)} does not hold, see broken-{REPORT_FILE}.")
     files.write_json(out / REPORT_FILE, report.content)
+    (out / _WRITTEN_FILE).unlink(missing_ok=True)
     return report
 
 
@@ -79,6 +93,25 @@ def _run(
     connection: duckdb.DuckDBPyConnection, data: ParquetInput, out: Path, options: ShardOptions
 ) -> Report:
     stratum_us = stratum_length_us(*time_range(connection, data))
+    done = _written_before(out, data, options)
+    if done is None:
+        done = _write(connection, data, out, options, stratum_us)
+        files.write_json(out / _WRITTEN_FILE, {**_identity(data, options), **asdict(done)})
+    written = [
+        Shard(path, split, number, pq.read_metadata(path).num_rows)
+        for path, split, number in _paths(out, options, done.shards_of)
+    ]
+    return _report(connection, data, out, options, written, done.left_out, stratum_us)
+
+
+def _write(
+    connection: duckdb.DuckDBPyConnection,
+    data: ParquetInput,
+    out: Path,
+    options: ShardOptions,
+    stratum_us: int,
+) -> Written:
+    """Write all shards."""
     cuts = find_cuts(connection, data, options) if options.by == "time" else None
 
     rows_of, distinct = _count(connection, data, options, cuts, stratum_us)
@@ -89,16 +122,10 @@ def _run(
                 f"to split by {options.by} like this. Give other --fractions, or another --seed."
             )
     shards_of = share_out(options.shards_for(data.rows), rows_of)
-    paths = [
-        (out / options.splits[index] / f"shard-{number:05d}.parquet", options.splits[index], number)
-        for index in options.used
-        for number in range(shards_of[index])
-    ]
-
     dealer, assigner = Dealer(shards_of, distinct), Assigner(options, cuts)
     with (
         Progress("write", data.rows, "measurements") as progress,
-        ShardWriter([path for path, _, _ in paths]) as writer,
+        ShardWriter([path for path, _, _ in _paths(out, options, shards_of)]) as writer,
     ):
         for batch in read_columns(connection, data):
             values = stratum_values(batch, options.stratify, stratum_us)
@@ -106,10 +133,16 @@ def _run(
             kept = shards != LEFT_OUT
             writer.write(shards[kept], batch if kept.all() else batch.take(kept))
             progress.advance(len(batch))
+    return Written(shards_of, data.rows - int(rows_of.sum()))
 
-    left_out = data.rows - int(rows_of.sum())
-    written = [Shard(path, split, number, pq.read_metadata(path).num_rows) for path, split, number in paths]
-    return _report(connection, data, out, options, written, left_out, stratum_us)
+
+def _paths(out: Path, options: ShardOptions, shards_of: list[int]) -> list[tuple[Path, str, int]]:
+    """Each shard's path, split and number."""
+    return [
+        (out / options.splits[index] / f"shard-{number:05d}.parquet", options.splits[index], number)
+        for index in options.used
+        for number in range(shards_of[index])
+    ]
 
 
 def _count(
@@ -196,7 +229,7 @@ def _done_before(out: Path, data: ParquetInput, options: ShardOptions) -> Report
     path = out / REPORT_FILE
     if path.exists():
         content = json.loads(path.read_text())
-        same = content.get("options") == json.loads(json.dumps(options.as_json()))
+        same = content.get("options") == _identity(data, options)["options"]
         same &= content.get("input", {}).get("fingerprint") == data.fingerprint
         whole = all(
             (out / entry["path"]).exists() and (out / entry["path"]).stat().st_size == entry["bytes"]
@@ -218,6 +251,38 @@ def _done_before(out: Path, data: ParquetInput, options: ShardOptions) -> Report
     if strangers:
         raise UsageError(f"{out} holds {strangers[0].name}, which is not of a sharding: name another folder.")
     return None
+
+
+def _identity(data: ParquetInput, options: ShardOptions) -> dict[str, Any]:
+    """What decides the shards, as a reader of JSON sees it."""
+    return json.loads(json.dumps({"options": options.as_json(), "fingerprint": data.fingerprint}))
+
+
+def _written_before(out: Path, data: ParquetInput, options: ShardOptions) -> Written | None:
+    """What an interrupted run of the same work had written, if that was all of it."""
+    try:
+        content = json.loads((out / _WRITTEN_FILE).read_text())
+        written = Written(content.pop("shards_of"), content.pop("left_out"))
+    except (OSError, ValueError, KeyError):
+        return None
+    if content != _identity(data, options):
+        return None
+    return written if all(path.exists() for path, _, _ in _paths(out, options, written.shards_of)) else None
+
+
+def _clean(out: Path, data: ParquetInput, options: ShardOptions) -> None:
+    """Remove what an interrupted run left: spills, half-written files, shards that nobody will finish."""
+    for spill in out.glob(".spill-*"):
+        shutil.rmtree(spill, ignore_errors=True)
+    keep = _written_before(out, data, options)
+    wanted = {path for path, _, _ in _paths(out, options, keep.shards_of)} if keep else set()
+    for split in ("train", "val", "test"):
+        for pattern in ("shard-*.parquet", ".shard-*.part"):
+            for path in (out / split).glob(pattern):
+                if path not in wanted:
+                    path.unlink()
+    for name in (REPORT_FILE, f"broken-{REPORT_FILE}", *([] if keep else [_WRITTEN_FILE])):
+        (out / name).unlink(missing_ok=True)
 
 
 def _sha256(path: Path) -> str:
