@@ -6,6 +6,7 @@ from typing import Any
 
 from ping_llm.describe.figures import Figures
 from ping_llm.describe.plots import draw
+from ping_llm.describe.text import number
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a202c; background: #fff; max-width: 60rem;
@@ -35,7 +36,7 @@ def render(title: str, kind: str, parts: dict[str, Figures]) -> str:
         ("gap_s", "Gap between a source's measurements, s"),
     ):
         rows = max((summary[key] for summary in summaries.values()), key=len)
-        chosen = {name: (lambda part, key=key, name=name: _number(part[key].get(name))) for name in rows}
+        chosen = {name: (lambda part, key=key, name=name: number(part[key].get(name))) for name in rows}
         sections.append(f"<section><h2>{html.escape(caption)}</h2>{_table(summaries, chosen)}</section>")
     sections.append("</div>")
     for caption, picture in draw(parts).items():
@@ -77,9 +78,3 @@ def _table(summaries: dict[str, dict[str, Any]], rows: dict[str, Any]) -> str:
         for label, cell in rows.items()
     )
     return f"<table>{head}{body}</table>"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}".rstrip("0").rstrip(".")

@@ -35,8 +35,9 @@ def _png(function: Callable[[Any, dict[str, Figures]], None], parts: dict[str, F
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e2e8f0", linewidth=0.7)
     axes.set_axisbelow(True)
-    if len(parts) > 1:
-        axes.legend(frameon=False)
+    if axes.get_legend_handles_labels()[1] and (len(parts) > 1 or function is _days):
+        # Above the plot, where no line or bar can be.
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0)
     file = io.BytesIO()
     # Without the date and the version, the same figures give the same bytes.
     figure.savefig(file, format="png", metadata={"Software": None})
@@ -63,7 +64,7 @@ def _rtt(axes: Any, parts: dict[str, Figures]) -> None:
                 axes.axvline(value, color="#1a202c", linewidth=0.8, linestyle=":")
                 axes.text(value, 1.19 * shares.max(), f" {percentile}\n {value:,.3g}", va="top", fontsize=8)
     axes.set(xscale="log", xlabel="RTT, ms", ylabel="% of replies in each bin", xlim=widest)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
 def _days(axes: Any, parts: dict[str, Figures]) -> None:
@@ -80,13 +81,14 @@ def _days(axes: Any, parts: dict[str, Figures]) -> None:
         position = (date - first).astype(int) // width
         days = figures.summary["days"]
         rows = np.bincount(position, [day["rows"] for day in days], bins)
-        axes.bar(lefts, rows, width=0.9 * width, align="edge", bottom=under, color=colour, label=name)
+        label = name if len(parts) > 1 else "measurements"
+        axes.bar(lefts, rows, width=0.9 * width, align="edge", bottom=under, color=colour, label=label)
         if len(parts) == 1:
             failed = np.bincount(position, [day["failed"] for day in days], bins)
-            axes.bar(lefts, failed, width=0.9 * width, align="edge", color="#c53030")
-            axes.legend(frameon=False, labels=["measurements", "of them failed"])
+            axes.bar(lefts, failed, width=0.9 * width, align="edge", color="#c53030", label="of them failed")
         under += rows
     axes.set(ylabel="measurements" if width == 1 else f"measurements in {width} days")
+    axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     locator = AutoDateLocator(maxticks=10)
     axes.xaxis.set_major_locator(locator)

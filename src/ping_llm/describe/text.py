@@ -34,7 +34,7 @@ def render(kind: str, summaries: dict[str, dict[str, Any]]) -> str:
         add("", [""] * len(parts))
         add(label, [""] * len(parts))
         for name in max((part[key] for part in parts), key=len):
-            add(f"  {name}", [_number(part[key].get(name)) for part in parts])
+            add(f"  {name}", [number(part[key].get(name)) for part in parts])
     add("", [""] * len(parts))
     add("days with data", [f"{part['days_with_data']:,} of {part['days_in_span']:,}" for part in parts])
     header = ["", *names] if len(names) > 1 else None
@@ -65,7 +65,8 @@ def _days(days: list[dict[str, Any]]) -> str:
     )
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """A whole number, or three decimals, so that a column of them lines up."""
     if value is None:
         return ""
     if isinstance(value, int) or value == int(value):
