@@ -2,8 +2,13 @@
 
 The limit is one process that decompresses each file and calls orjson.loads on each line. Ingest reads the
 same files, judges every result, sorts, removes duplicates and writes Parquet: with one process for the
-fraction, then with one a core for the scaling. They take turns, each in a process of its own with warm
-kernels, and the best of the rounds counts: other work on the machine can only make a round slower.
+fraction, then with one a core for the scaling. They take turns, each in a process of its own, and the best of
+the rounds counts: other work on the machine can only make a round slower. Libraries and kernels are loaded
+before the clock starts; `start_s` says how long that takes with workers.
+
+Memory is the peak of all processes together, in two counts. RSS counts a page once for each process that has
+it, so workers forked from one server seem to need its pages over and over; PSS counts every page once, and
+is what the machine has to have.
 """
 
 import multiprocessing
@@ -32,9 +37,11 @@ class IngestBenchmark:
     results_per_s: float
     limit_per_s: float
     peak_rss_mb: float
+    peak_pss_mb: float
     cpu_fraction: float
     workers: int
-    workers_results_per_s: float
+    workers_per_s: float
+    start_s: float
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -42,11 +49,14 @@ class IngestBenchmark:
             "results_per_s": round(self.results_per_s),
             "limit_per_s": round(self.limit_per_s),
             "fraction_of_limit": round(self.results_per_s / self.limit_per_s, 3),
-            "peak_rss_mb": round(self.peak_rss_mb, 1),
             "cpu_fraction_of_limit": round(self.cpu_fraction, 3),
+            "peak_rss_mb": round(self.peak_rss_mb, 1),
+            "peak_pss_mb": round(self.peak_pss_mb, 1),
+            "one_worker_per_s": round(self.results_per_s),
             "workers": self.workers,
-            "workers_results_per_s": round(self.workers_results_per_s),
-            "speedup": round(self.workers_results_per_s / self.results_per_s, 2),
+            "workers_per_s": round(self.workers_per_s),
+            "scaling": round(self.workers_per_s / self.results_per_s, 2),
+            "start_s": round(self.start_s, 2),
         }
 
 
@@ -65,10 +75,12 @@ def run(inputs: Sequence[str], results: int, files: int, workers: int | None) ->
         results=count,
         results_per_s=count / min(run.seconds for run in single),
         limit_per_s=count / min(run.seconds for run in bare),
-        peak_rss_mb=max(run.peak_mb for run in (*single, *many)),
+        peak_rss_mb=max(run.peak_rss_mb for run in (*single, *many)),
+        peak_pss_mb=max(run.peak_pss_mb for run in (*single, *many)),
         cpu_fraction=min(run.cpu_seconds for run in bare) / min(run.cpu_seconds for run in single),
         workers=workers,
-        workers_results_per_s=count / min(run.seconds for run in many),
+        workers_per_s=count / min(run.seconds for run in many),
+        start_s=min(run.start_seconds for run in many),
     )
 
 
@@ -77,7 +89,9 @@ class _Run:
     results: int
     seconds: float
     cpu_seconds: float
-    peak_mb: float
+    peak_rss_mb: float = 0.0
+    peak_pss_mb: float = 0.0
+    start_seconds: float = 0.0
 
 
 def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -110,31 +124,38 @@ def _bare(paths: Sequence[str]) -> _Run:
                 for line in lines:
                     orjson.loads(line)
                 count += len(lines)
-    return _Run(count, time.perf_counter() - started, time.process_time() - cpu_started, 0.0)
+    return _Run(count, time.perf_counter() - started, time.process_time() - cpu_started)
 
 
 def _ingest(paths: Sequence[str], folder: str, workers: int) -> _Run:
     from ping_llm.ingest.run import ingest
+    from ping_llm.ingest.workers import Workers
 
     out = Path(folder) / "out"
+    started = time.perf_counter()
     if workers == 1:
-        # Otherwise it is the workers that need the kernels, and their start is part of what is measured.
         warm = Path(folder) / "warm.json"
         warm.write_bytes(result_line(random.Random(0), 0, 0))
         ingest([str(warm)], out / "warm", workers=1)
+    else:
+        with Workers(1) as pool:
+            pool.warm_up()
+    start_seconds = time.perf_counter() - started
     started, cpu_started = time.perf_counter(), time.process_time()
     with _MemoryOfAll() as memory:
         report = ingest(list(paths), out / "table", workers=workers)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     shutil.rmtree(out)
-    return _Run(report.total.results, seconds, cpu_seconds, memory.peak_mb)
+    return _Run(
+        report.total.results, seconds, cpu_seconds, memory.peak_rss_mb, memory.peak_pss_mb, start_seconds
+    )
 
 
 class _MemoryOfAll:
-    """The peak of the resident memory of this process and its children, looked at ten times a second."""
+    """The peak of the memory of this process and all below it, looked at five times a second."""
 
     def __enter__(self) -> "_MemoryOfAll":
-        self.peak_mb = 0.0
+        self.peak_rss_mb = self.peak_pss_mb = 0.0
         self._ended = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
@@ -145,9 +166,10 @@ class _MemoryOfAll:
         self._watcher.join()
 
     def _watch(self) -> None:
-        while not self._ended.wait(0.1):
-            total = sum(_resident(process) for process in [os.getpid(), *_children(os.getpid())])
-            self.peak_mb = max(self.peak_mb, total / 2**20)
+        while not self._ended.wait(0.2):
+            each = [_memory_mb(process) for process in [os.getpid(), *_children(os.getpid())]]
+            self.peak_rss_mb = max(self.peak_rss_mb, sum(rss for rss, _ in each))
+            self.peak_pss_mb = max(self.peak_pss_mb, sum(pss for _, pss in each))
 
 
 def _children(process: int) -> list[int]:
@@ -167,12 +189,14 @@ def _children_if_alive(process: int) -> list[int]:
         return []
 
 
-def _resident(process: int) -> int:
+def _memory_mb(process: int) -> tuple[float, float]:
+    """RSS and PSS; zeros if it has just ended."""
     try:
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        text = Path(f"/proc/{process}/smaps_rollup").read_text()
     except OSError:
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
+        return 0.0, 0.0
+    kilobytes = {line.split()[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
+    return kilobytes["Rss:"] / 1024, kilobytes["Pss:"] / 1024
 
 
 def write_results(folder: Path, results: int, files: int) -> list[str]:

@@ -11,8 +11,8 @@ def register(app: typer.Typer) -> None:
         inputs: list[str] = typer.Argument(
             None, metavar="[INPUT…]", help="Gzipped JSON lines; without any, results are made up."
         ),
-        results: int = typer.Option(1_000_000, help="Results to make up."),
-        files: int = typer.Option(4, help="Files to put them in."),
+        results: int = typer.Option(2_000_000, help="Results to make up."),
+        files: int = typer.Option(8, help="Files to put them in."),
         workers: int = typer.Option(0, min=0, help="Processes for the scaling; 0 takes one a core."),
         as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     ) -> None:

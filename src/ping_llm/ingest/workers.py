@@ -146,6 +146,17 @@ class Workers:
         if self._pool is not None:
             self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
+    def warm_up(self) -> None:
+        """Start the fork server and a worker now rather than with the first work worth them."""
+        self._pool = self._pool or self._start()
+        self._pool.submit(int).result()
+
+    def _start(self) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["ping_llm.ingest.preload"])
+        self._reports = context.SimpleQueue()
+        return ProcessPoolExecutor(self._count, context, initializer=_start_worker, initargs=(self._reports,))
+
     def run(
         self, tasks: Sequence[Any], show: Callable[[Reports], None], at_once: int | None = None
     ) -> list[Any]:
@@ -154,12 +165,7 @@ class Workers:
             small = sum(task.bytes for task in tasks) < _WORTH_WORKERS_BYTES
             if min(self._count, len(tasks)) <= 1 or small:
                 return [task.run(show) for task in tasks]
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["ping_llm.ingest.preload"])
-            self._reports = context.SimpleQueue()
-            self._pool = ProcessPoolExecutor(
-                self._count, context, initializer=_start_worker, initargs=(self._reports,)
-            )
+            self._pool = self._start()
         try:
             futures: list[Future[Any]] = []
             waiting: set[Future[Any]] = set()
