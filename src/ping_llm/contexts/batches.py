@@ -93,7 +93,7 @@ class Batches:
         self._within = 0  # batches of it handed out
         self._filled: Iterator[FilledUnit] | None = None
         self._current: FilledUnit | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: tuple[ThreadPoolExecutor, ...] = ()
         self._grain: Any = None
         self.bad_rows: set[int] = set()  # rows skipped by this host so far
 
@@ -175,9 +175,7 @@ class Batches:
     def close(self) -> None:
         """Stop threads and worker processes. Iterating goes on where it was, with new ones."""
         self._filled = self._current = None
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        self._end_threads()
         if self._grain is not None:
             if self._debug:
                 from ping_llm.contexts import grain_pipeline
@@ -207,15 +205,26 @@ class Batches:
         return map(self._filler.fill, self.plans())
 
     def _from_threads(self) -> Iterator[FilledUnit]:
+        # One thread more plans, a unit ahead: planning takes 1 ms, which whoever asks would have to wait.
+        self._end_threads()  # of a stream that failed
+        filling = ThreadPoolExecutor(self._threads, "ping-llm-contexts")
+        planning = ThreadPoolExecutor(1, "ping-llm-plans")
+        self._pools = (filling, planning)
         plans = self.plans()
-        self._pool = self._pool or ThreadPoolExecutor(self._threads, "ping-llm-contexts")
+        planned = planning.submit(next, plans, None)
         waiting: deque[Future[FilledUnit]] = deque()
         while True:
-            while len(waiting) < self._ahead and (unit := next(plans, None)) is not None:
-                waiting.append(self._pool.submit(self._filler.fill, unit))
+            while len(waiting) < self._ahead and (unit := planned.result()) is not None:
+                planned = planning.submit(next, plans, None)
+                waiting.append(filling.submit(self._filler.fill, unit))
             if not waiting:
                 return
             yield waiting.popleft().result()
+
+    def _end_threads(self) -> None:
+        for pool in self._pools:
+            pool.shutdown(wait=True, cancel_futures=True)
+        self._pools = ()
 
     def _from_grain(self) -> Iterator[FilledUnit]:
         # Grain imports JAX where JAX is installed, so nobody pays for it who does not use it.
