@@ -40,3 +40,18 @@ def test_a_misspelt_key_is_answered_with_the_right_one():
     with pytest.raises(UsageError, match="did you mean 'network_prefix_probability'"):
         settings.check_keys({"network_prefix_probabilty": 0.1}, known, "own.yml")
     settings.check_keys({"steps": 1}, known, "own.yml")
+
+
+def test_a_batch_over_all_devices():
+    share = settings.per_device_batch_size
+    assert share({"per_device_batch_size": 12.0}, 8) == {}
+    assert share({"network_batch_size": 24, "per_device_batch_size": 12.0}, 2) == {
+        "per_device_batch_size": "12"
+    }
+    assert share({"network_batch_size": "24", "gradient_accumulation_steps": "3"}, 2) == {
+        "per_device_batch_size": "4"
+    }
+    with pytest.raises(UsageError, match="does not divide among 5 devices"):
+        share({"network_batch_size": 24}, 5)
+    with pytest.raises(UsageError, match="exclude each other"):
+        share({"network_batch_size": 24, "per_device_batch_size": "2"}, 1)

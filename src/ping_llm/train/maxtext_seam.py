@@ -77,7 +77,7 @@ def read_config(path: Path, overrides: Iterable[str], run: Path) -> Any:
     """
     given = settings.split_overrides(overrides)
     merged: dict[str, Any] = dict(pyconfig._load_config(str(path)))
-    known = _known_keys(NetworkConfig)
+    known = settings.known_keys(NetworkConfig)
     settings.check_keys(merged, known, str(path))
     settings.check_keys(given, known, "on the command line")
     fixed = {
@@ -88,7 +88,7 @@ def read_config(path: Path, overrides: Iterable[str], run: Path) -> Any:
         "jax_cache_dir": given.get("jax_cache_dir", str(settings.compilation_cache())),
         "log_config": given.get("log_config", "false"),
     }
-    fixed |= _batch_size(merged | given)
+    fixed |= settings.per_device_batch_size(merged | given, jax.device_count())
     # JAX keeps programs that took a second to compile. MaxText's setup has many that take less; keeping them
     # too made the compiling of a second launch three times shorter (42 s to 14 s on two crowded cores).
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
@@ -116,39 +116,8 @@ def own_keys(path: Path, overrides: Iterable[str]) -> str:
     return omegaconf.OmegaConf.to_yaml(omegaconf.OmegaConf.create(kept))
 
 
-def _known_keys(config_class: type[pydantic.BaseModel]) -> list[str]:
-    """Every key of the class and of the classes nested in it; base_config names the parent file."""
-    keys = ["base_config"]
-    for name, field in config_class.model_fields.items():
-        keys.append(name)
-        nested = field.annotation
-        if isinstance(nested, type) and issubclass(nested, pydantic.BaseModel):
-            keys += _known_keys(nested)
-    return keys
-
-
 def _hardware() -> str:
     return {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "tpu": "tpu"}.get(jax.default_backend(), "cpu")
-
-
-def _batch_size(keys: dict[str, Any]) -> dict[str, str]:
-    """network_batch_size as MaxText's per_device_batch_size on the devices that there are."""
-    total = int(keys.get("network_batch_size") or 0)
-    if not total:
-        return {}
-    if "per_device_batch_size" in keys and keys["per_device_batch_size"] != _DEFAULT_PER_DEVICE:
-        raise UsageError("network_batch_size and per_device_batch_size exclude each other; give one of them")
-    accumulated = int(keys.get("gradient_accumulation_steps") or 1)
-    shares = jax.device_count() * accumulated
-    if total % shares:
-        raise UsageError(
-            f"network_batch_size={total} does not divide among {jax.device_count()} devices"
-            + (f" and {accumulated} accumulation steps" if accumulated > 1 else "")
-        )
-    return {"per_device_batch_size": str(total // shares)}
-
-
-_DEFAULT_PER_DEVICE = 12.0  # base.yml's
 
 
 def run(config: Any, session: Session) -> None:

@@ -14,10 +14,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+import pydantic
+
 from ping_llm.contexts.options import ContextOptions
 from ping_llm.errors import UsageError
 
 PREFIX = "network_"
+_DEFAULT_PER_DEVICE = 12.0  # of per_device_batch_size in MaxText's base.yml
 
 
 class DatasetType(enum.StrEnum):
@@ -88,6 +91,23 @@ def loader_options(config: Any, evaluation: bool = False) -> dict[str, Any]:
     return options
 
 
+def per_device_batch_size(keys: Mapping[str, Any], devices: int) -> dict[str, str]:
+    """network_batch_size as MaxText's per_device_batch_size on the devices that there are."""
+    total = int(keys.get("network_batch_size") or 0)
+    if not total:
+        return {}
+    if keys.get("per_device_batch_size", _DEFAULT_PER_DEVICE) != _DEFAULT_PER_DEVICE:
+        raise UsageError("network_batch_size and per_device_batch_size exclude each other; give one of them")
+    accumulated = int(keys.get("gradient_accumulation_steps") or 1)
+    shares = devices * accumulated
+    if total % shares:
+        raise UsageError(
+            f"network_batch_size={total} does not divide among {devices} devices"
+            + (f" and {accumulated} accumulation steps" if accumulated > 1 else "")
+        )
+    return {"per_device_batch_size": str(total // shares)}
+
+
 def packaged() -> list[str]:
     """Names of the configs that come with the package, smallest first."""
     folder = resources.files("ping_llm.train") / "configs"
@@ -118,6 +138,17 @@ def split_overrides(overrides: Iterable[str]) -> dict[str, str]:
         if not equals or not key:
             raise UsageError(f"{word!r} is not key=value; an override looks like steps=1000")
         keys[key] = value
+    return keys
+
+
+def known_keys(config_class: type[pydantic.BaseModel]) -> list[str]:
+    """Every key of the class and of the classes nested in it; base_config names the parent file."""
+    keys = ["base_config"]
+    for name, field in config_class.model_fields.items():
+        keys.append(name)
+        nested = field.annotation
+        if isinstance(nested, type) and issubclass(nested, pydantic.BaseModel):
+            keys += known_keys(nested)
     return keys
 
 
