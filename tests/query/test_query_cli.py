@@ -69,11 +69,49 @@ def test_complete_inverse_generate_and_score(run, past):
     near = ask("inverse", run, "--src", SRC, "--rtt", "5-50", "--within", "198.51.100.?", "--top", 3)
     assert "together" in near
     made = json.loads(ask("generate", run, "--src", SRC, "--context", past, "--measurements", 2, "--json"))
-    assert len(made[0]) == 2
+    assert len(made["histories"][0]) == 2
     assert made == json.loads(
         ask("generate", run, "--src", SRC, "--context", past, "--measurements", 2, "--json")
     )
     assert "result" in ask("score", run, past)
+
+
+def test_every_question_can_be_drawn(run, past, tmp_path):
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("src_addr,dst_addr\n" + f"{SRC},{DST}\n" * 2)
+    near = ("--src", SRC, "--dst", "198.51.100.?")
+    asked = {
+        "consistency": ("rtt", run, *near, "--consistency"),
+        "pairs": ("rtt", run, "--pairs", pairs),
+        "complete": ("complete", run, *near),
+        "samples": ("complete", run, *near, "--samples", 9),
+        "inverse": ("inverse", run, "--src", SRC, "--rtt", "5-50", "--within", "198.51.100.?"),
+        "score": ("score", run, past),
+        "anomalies": ("score", run, past, "--anomalies", 2),
+        "generate": ("generate", run, "--src", SRC, "--histories", 2, "--measurements", 3),
+    }
+    for name, arguments in asked.items():
+        path = tmp_path / "pictures" / f"{name}.png"
+        ask(*arguments, "--png", path)
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_does_not_fit_is_said_by_every_question(run, tmp_path):
+    long = tmp_path / "long.csv"
+    long.write_text(
+        "event_time,src_addr,dst_addr,rtt\n"
+        + "".join(f"2024-05-01T{n:02}:00:00Z,{SRC},{DST},{20 + n}\n" for n in range(24))
+    )
+    known = ("--src", SRC, "--context", long, "--at", "2024-05-01T22:00:00Z")
+    for question in (
+        ("rtt", run, "--dst", DST),
+        ("complete", run, "--dst", "198.51.100.?"),
+        ("inverse", run, "--rtt", "5-50", "--within", "198.51.100.?", "--top", 2),
+        ("generate", run, "--measurements", 2),
+    ):
+        text = ask(*question, *known)
+        assert "2 of 24 known measurements were left out: they are not earlier" in text
+        assert "the least relevant" in text
 
 
 @pytest.mark.parametrize(
@@ -83,6 +121,8 @@ def test_complete_inverse_generate_and_score(run, past):
         (("rtt", "/nowhere", "--src", SRC, "--dst", DST), PingError, "does not exist"),
         (("inverse", "RUN", "--src", SRC, "--rtt", "near"), UsageError, "cannot be read"),
         (("score", "RUN", "/nowhere.csv"), UsageError, "does not exist"),
+        (("generate", "RUN", "--histories", "0"), UsageError, "at least one"),
+        (("rtt", "RUN", "--pairs", "x.csv", "--below", "9"), UsageError, "for one question"),
     ],
 )
 def test_bad_commands_get_a_sentence(run, arguments, error, sentence):

@@ -174,6 +174,17 @@ def test_a_prefix_inside_a_byte_is_the_mixture_of_the_two_halves(model):
     assert mixed == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_source_prefix_inside_a_byte_is_the_mixture_of_its_bytes(model):
+    answer = model.rtt("192.0.2.0/30", DST)
+    parts = model.complete("192.0.2.0/30", DST, field="src", count=4).best
+    assert sum(part.probability for part in parts) == pytest.approx(1, abs=1e-5)
+    answers = model.rtt_many([Question.of(part.address, DST) for part in parts])
+    failure = sum(p.probability * a.failure for p, a in zip(parts, answers, strict=True))
+    assert answer.failure == pytest.approx(failure, rel=1e-4)
+    with pytest.raises(UsageError, match="does not end at a byte"):
+        model.rtt("192.0.2.0/30", DST, None, past(2))
+
+
 def test_a_prefix_is_stated_as_one(model):
     ids = model.prompts([Question.of("192.0.2.0/24", "198.51.?")])[0].ids.tolist()
     assert ids == [1, 2, 16 + 192, 16 + 0, 16 + 2, 11, 4, 16 + 198, 16 + 51, 11, RTT]

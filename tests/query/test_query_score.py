@@ -16,6 +16,7 @@ from ping_llm.query.files import Columns, read_columns, read_questions
 from ping_llm.query.report import print_anomalies, print_scores
 from ping_llm.query.score import NAMES, encode_windows
 from ping_llm.query.select import History, relevance
+from ping_llm.schema import Measurement
 from ping_llm.tokens.reference import encode
 
 SECOND = 1_000_000
@@ -98,7 +99,7 @@ def test_generated_measurements_obey_the_grammar_and_the_seed(model):
     made = model.generate(histories=6, measurements=3, seed=4)
     assert made == model.generate(histories=6, measurements=3, seed=4)
     assert made != model.generate(histories=6, measurements=3, seed=5)
-    for statements in made:
+    for statements in made.histories:
         assert len(statements) == 3
         encode(statements, model.encoding)
         for one in statements:
@@ -108,9 +109,19 @@ def test_generated_measurements_obey_the_grammar_and_the_seed(model):
 
 def test_a_history_is_continued_from_its_source(model):
     made = model.generate("192.0.2.1", "2024-05-01", histories=2, measurements=2, seed=1)
-    for statements in made:
+    for statements in made.histories:
         assert str(statements[0].src) == "192.0.2.1"
         assert statements[0].seconds == START
+    # A long history leaves half of the room to what is new, and only that is returned.
+    context = [
+        Measurement(datetime.fromtimestamp(START - n, UTC), "192.0.2.1", "198.51.100.9", 5.0)
+        for n in range(1, 60)
+    ]
+    longer = model.generate("192.0.2.1", None, context, measurements=3, seed=1)
+    assert [len(statements) for statements in longer.histories] == [3]
+    assert "the least relevant" in longer.notes[0]
+    short = model.generate("192.0.2.1", None, context, measurements=60, seed=1)
+    assert f"only {len(short.histories[0])} of 60" in short.notes[-1]
     with pytest.raises(UsageError, match="negative"):
         model.generate(temperature=-1.0)
 

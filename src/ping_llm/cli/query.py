@@ -57,26 +57,28 @@ def rtt(
     png: Path | None = _PNG,
 ) -> None:
     """How long will a packet take from here to there, and will it come back at all?"""
-    from ping_llm.query import show
+    from ping_llm.query import pictures, show
     from ping_llm.tables import print_json
 
     if pairs is not None:
         if src or dst or context:
             raise UsageError("--pairs brings its own addresses: leave out --src, --dst and --context")
-        _rtt_pairs(_load(run), pairs, from_data, all_orders, as_json)
+        if below is not None or consistency:
+            raise UsageError("--below and --consistency are for one question: leave out --pairs")
+        _rtt_pairs(_load(run), pairs, from_data, all_orders, as_json, png)
         return
     if src is None or dst is None:
         raise UsageError("say --src and --dst, or give a table with --pairs")
     model = _load(run)
     known = _context(model, src, dst, at, context, from_data)
     answer = model.rtt(src, dst, at, known, all_orders=all_orders)
-    if png is not None:
-        show.rtt_picture(answer, png)
     gap = None
     if consistency:
         from ping_llm.query.consistency import prefix_consistency
 
         gap = prefix_consistency(model, answer.question)
+    if png is not None:
+        pictures.rtt_picture(answer, png, gap)
     if as_json:
         print_json(show.rtt_values(answer, below) | ({} if gap is None else show.consistency_values(gap)))
     else:
@@ -85,13 +87,14 @@ def rtt(
             print(show.consistency_text(gap))
 
 
-def _rtt_pairs(model: "Model", path: Path, from_data: Path | None, all_orders: bool, as_json: bool) -> None:
+def _rtt_pairs(
+    model: "Model", path: Path, from_data: Path | None, all_orders: bool, as_json: bool, png: Path | None
+) -> None:
     import json
 
     from ping_llm.progress import Progress
-    from ping_llm.query import show
+    from ping_llm.query import pictures, show
     from ping_llm.query.files import read_questions
-    from ping_llm.tables import table
 
     questions = read_questions(path)
     if from_data is not None:
@@ -103,18 +106,14 @@ def _rtt_pairs(model: "Model", path: Path, from_data: Path | None, all_orders: b
         for index, answer in model.rtt_stream(questions, all_orders=all_orders):
             answers[index] = show.rtt_values(answer)
             progress.advance()
+    if png is not None:
+        pictures.pairs_picture(answers, png)
     if as_json:
-        # One object a line: a table of pairs may be long, and lines can be read as they come.
+        # One object a line: a table of pairs may be long, and a program can read it line by line.
         for values in answers:
             print(json.dumps(values, ensure_ascii=False))
         return
-    header = ("source", "destination", "no reply", "5 %", "median", "95 %", "known")
-    cells = [
-        (v["src"], v["dst"], v["failure"], *(v["quantiles_ms"][level] for level in ("0.05", "0.5", "0.95")),
-         v["context"]["used"])
-        for v in answers
-    ]  # fmt: skip
-    print(table(cells, header))
+    print(show.pairs_text(answers))
 
 
 def complete(
@@ -135,7 +134,7 @@ def complete(
     png: Path | None = _PNG,
 ) -> None:
     """The most probable completions of a partial address."""
-    from ping_llm.query import show
+    from ping_llm.query import pictures, show
     from ping_llm.tables import print_json
 
     model = _load(run)
@@ -144,18 +143,21 @@ def complete(
         known = _context(model, src, dst, at, context, from_data)
     elif context is not None or from_data is not None:
         raise UsageError("a context says what the source is: there is nothing to complete")
+    given = src if field == "dst" else dst
+    title = f"{'source' if field == 'src' else 'destination'} given {given or 'nothing'}"
     if samples is not None:
         drawn = model.sample_addresses(
             src, dst, at, known, field=field, count=samples, bits=bits, version=version,
             temperature=temperature, seed=seed,
         )  # fmt: skip
+        if png is not None:
+            pictures.samples_picture(drawn, title, png)
         texts = [str(address) for address in drawn]
         print_json({"samples": texts}) if as_json else print("\n".join(texts))
         return
     answer = model.complete(src, dst, at, known, field=field, count=top, bits=bits, version=version)
-    title = f"{'source' if field == 'src' else 'destination'} given {src if field == 'dst' else dst}"
     if png is not None:
-        show.completions_picture(answer, title, png)
+        pictures.completions_picture(answer, title, png)
     print_json(show.completions_values(answer)) if as_json else print(show.completions_text(answer))
 
 
@@ -178,7 +180,7 @@ def inverse(
     png: Path | None = _PNG,
 ) -> None:
     """Which destinations lie within a range of RTTs of a source?"""
-    from ping_llm.query import show
+    from ping_llm.query import pictures, show
     from ping_llm.tables import print_json
 
     low, high = _range(rtt_range)
@@ -191,7 +193,7 @@ def inverse(
 
         limits = Places(places).least_rtts(src, [one.address for one in answer.completions.best])
     if png is not None:
-        show.completions_picture(answer.completions, f"{low:g} to {high:g} ms from {src}", png)
+        pictures.completions_picture(answer.completions, f"{low:g} to {high:g} ms from {src}", png)
     if as_json:
         print_json(show.inverse_values(answer, limits, high))
     else:
@@ -212,7 +214,7 @@ def score(
 
     model = _load(run)
     if anomalies is not None:
-        print_anomalies(model, file, anomalies, limit, as_json)
+        print_anomalies(model, file, anomalies, limit, as_json, png)
     else:
         print_scores(model, file, limit, as_json, png)
 
@@ -231,20 +233,16 @@ def generate(
     png: Path | None = _PNG,
 ) -> None:
     """Sample measurements, or the continuation of a source's history."""
-    from ping_llm.query import show
+    from ping_llm.query import pictures, show
     from ping_llm.tables import print_json
 
     model = _load(run)
     known = None if src is None else _context(model, src, None, at, context, from_data)
-    if known is not None:
-        # Leave half of the room to what is to come.
-        known = known.take(known.rank < _most(model) // 2)
     made = model.generate(
         src, at, known, histories=histories, measurements=measurements, temperature=temperature, seed=seed
     )
-    made = [statements[len(known) if known is not None else 0 :] for statements in made]
     if png is not None:
-        show.generated_picture(made, png)
+        pictures.generated_picture(made, png)
     print_json(show.generated_values(made)) if as_json else print(show.generated_text(made))
 
 

@@ -39,11 +39,13 @@ class Completions:
       best: the answers.
       bound: no address that is not listed is more probable than this.
       exact: whether the list is surely the top; if not, the search was cut short.
+      notes: sentences about what of the context was left out.
     """
 
     best: tuple[Completion, ...]
     bound: float
     exact: bool
+    notes: tuple[str, ...] = ()
 
     @property
     def covered(self) -> float:
@@ -63,10 +65,19 @@ class AddressTree:
     Args:
       cache: rows that have read everything up to and including the role and the whole bytes of `within`.
       weights: of the rows; they sum to 1.
+      notes: what the answers should say of the context.
     """
 
-    def __init__(self, engine: Engine, cache: Cache, weights: np.ndarray, within: Prefix, depth: int):
-        self._engine, self._cache, self._weights = engine, cache, weights
+    def __init__(
+        self,
+        engine: Engine,
+        cache: Cache,
+        weights: np.ndarray,
+        within: Prefix,
+        depth: int,
+        notes: tuple[str, ...] = (),
+    ):
+        self._engine, self._cache, self._weights, self._notes = engine, cache, weights, notes
         self._within, self._depth = within, depth
         self._known = within.known_bytes
 
@@ -75,7 +86,7 @@ class AddressTree:
         start = np.log(self._weights)
         heap: list[tuple[float, bytes, np.ndarray]] = []
         if len(self._known) == self._depth:
-            return Completions((Completion(self._prefix(b""), 1.0),), 0.0, True)
+            return Completions((Completion(self._prefix(b""), 1.0),), 0.0, True, self._notes)
         self._push(heap, b"", start, self._cache.tail[:, -1], count)
         found: list[Completion] = []
         expansions = 0
@@ -97,10 +108,10 @@ class AddressTree:
             expansions += len(nodes)
             if expansions > MOST_EXPANSIONS:
                 best = max(float(np.exp(np.logaddexp.reduce(rows))) for _, rows in nodes)
-                return Completions(tuple(found), best, False)
+                return Completions(tuple(found), best, False, self._notes)
             for (path, rows), after in zip(nodes, self._after([path for path, _ in nodes]), strict=True):
                 self._push(heap, path, rows, after, count)
-        return Completions(tuple(found), -heap[0][0] if heap else 0.0, True)
+        return Completions(tuple(found), -heap[0][0] if heap else 0.0, True, self._notes)
 
     def sample(self, count: int, temperature: float, generator: np.random.Generator) -> list[Prefix]:
         """Random completions of the only row."""

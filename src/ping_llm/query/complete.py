@@ -44,7 +44,8 @@ def destination_tree(model: "Model", question: Question, within: Prefix, depth: 
     bare = replace(question, dst=None)
     tail = role_tokens(within, Field.DST)
     prompt = model.prompts([bare], order=(Field.SRC, Field.TIME), tail=tail)[0]
-    return AddressTree(model.engine, model.engine.prefill([prompt.ids]), np.ones(1), within, depth)
+    cache = model.engine.prefill([prompt.ids])
+    return AddressTree(model.engine, cache, np.ones(1), within, depth, prompt.notes)
 
 
 def source_tree(
@@ -72,7 +73,8 @@ def inverse(
         raise UsageError(f"the range {low:g} to {high:g} ms is empty: give two RTTs, the smaller first")
     bare = replace(question, dst=None)
     order = (Field.SRC, Field.TIME)
-    _, distribution = next(model.distributions(model.prompts([bare], order=order)))
+    prompts = model.prompts([bare], order=order)
+    _, distribution = next(model.distributions(prompts))
     inside = float(distribution.between(low, high))
     if inside <= 0:
         raise UsageError(f"the model holds {low:g} to {high:g} ms for impossible")
@@ -89,7 +91,7 @@ def inverse(
         weights /= weights.sum()
         full = role_tokens(within, Field.DST)
         cache = model.engine.prefill([np.concatenate([start, full]) for start in starts])
-    tree = AddressTree(model.engine, cache, weights, within, depth)
+    tree = AddressTree(model.engine, cache, weights, within, depth, prompts[0].notes)
     return Inverse(tree.top(count), inside * (1 - distribution.failure))
 
 

@@ -127,11 +127,28 @@ class Prompt:
     """The tokens of a question up to where the answer begins."""
 
     ids: np.ndarray
-    #: Whether the context's measurements had to be cut: how many were given, how many are in.
+    #: Measurements of the context: given, told, and not earlier than the asked time.
     given: int
     used: int
-    #: The last time stated, to which a delta would refer.
-    seconds: int | None
+    late: int
+    #: Tokens that context and question may have.
+    room: int
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about what was left out."""
+        notes = []
+        if self.late:
+            notes.append(
+                f"{self.late} of {self.given} known measurements were left out: "
+                "they are not earlier than the asked time"
+            )
+        if too_many := self.given - self.late - self.used:
+            notes.append(
+                f"{too_many} of {self.given} known measurements were left out, the least relevant: "
+                f"no more fit into {self.room} tokens"
+            )
+        return tuple(notes)
 
 
 def as_prefix(address: str | Prefix, what: str) -> Prefix:
@@ -225,9 +242,13 @@ def build_prompts(
                 ids += address_tokens(question.dst, field)
             elif field is Field.TIME and question.seconds is not None:
                 ids += time_tokens(question.seconds, previous)
-        given = 0 if question.context is None else len(question.context)
-        last = question.seconds if question.seconds is not None and Field.TIME in order else previous
-        prompts.append(Prompt(np.concatenate([body, ids, tail]).astype(np.int32), given, len(context), last))
+        given = late = 0
+        if question.context is not None:
+            given = len(question.context)
+            if question.seconds is not None:
+                late = int((question.context.seconds >= question.seconds).sum())
+        tokens = np.concatenate([body, ids, tail]).astype(np.int32)
+        prompts.append(Prompt(tokens, given, len(context), late, room))
     return prompts
 
 

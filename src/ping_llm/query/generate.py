@@ -3,6 +3,7 @@ decodes.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,8 +21,23 @@ if TYPE_CHECKING:
 
 #: Tokens of the longest measurement of the default fields.
 _LONGEST = 60
+#: Tokens of a usual one, with its time and a prefix or a source now and then.
+ROOM_IPV4, ROOM_IPV6 = 18, 30
 _FIELDS = {"src": Field.SRC, "dst": Field.DST, "time": Field.TIME, "rtt": Field.RESULT, "size": Field.SIZE,
            "errors": Field.ERRORS, "msm_id": Field.MSM_ID}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Sampled measurements.
+
+    Attributes:
+      histories: of each history its new measurements.
+      notes: sentences about what was left out.
+    """
+
+    histories: tuple[tuple[Statement, ...], ...]
+    notes: tuple[str, ...] = ()
 
 
 def generate(
@@ -31,13 +47,17 @@ def generate(
     measurements: int,
     temperature: float,
     seed: int,
-) -> list[list[Statement]]:
-    """Continue `beginning` (tokens, may be empty or end inside a measurement) `histories` times.
+    *,
+    goes_on: bool = False,
+) -> Generated:
+    """Continue `beginning` (tokens, may be empty) `histories` times.
 
-    Returns:
-      of each history its statements: those of the beginning, then `measurements` more. Fewer where the
-      length that the model was trained on is reached.
+    With `goes_on` the last measurement of the beginning is to be completed, and is the first new one. There
+    are fewer than asked for
+    where the length that the model was trained on is reached.
     """
+    if histories < 1 or measurements < 1:
+        raise UsageError(f"{histories} histories of {measurements} measurements: give at least one of each")
     if temperature < 0:
         raise UsageError(
             f"the temperature {temperature:g} is negative: 1 is the model's own, 0 the most probable"
@@ -49,8 +69,8 @@ def generate(
     decoder = model.engine.start(model.engine.prefill([np.asarray(beginning, np.int32)]), histories, room)
     generator = np.random.default_rng(seed)
     told = int((np.asarray(beginning) == vocab.MEASUREMENT).sum())
-    # A beginning that ends inside a measurement has it completed; it counts as one of the wanted.
-    wanted = told + measurements - (0 if place.may_end else 1)
+    old = told - (1 if goes_on else 0)
+    wanted = old + measurements
     places = [place] * histories
     ids = [list(map(int, beginning)) for _ in range(histories)]
     whole = [len(beginning) if place.may_end else _last_measurement(beginning)] * histories
@@ -73,7 +93,15 @@ def generate(
         if done.all():
             break
         after = decoder.step(drawn)
-    return [decode(tokens[:end], model.encoding) for tokens, end in zip(ids, whole, strict=True)]
+    made = [decode(tokens[:end], model.encoding)[old:] for tokens, end in zip(ids, whole, strict=True)]
+    fewest = min(map(len, made))
+    notes: tuple[str, ...] = ()
+    if fewest < measurements:
+        notes = (
+            f"only {fewest} of {measurements} measurements were made: the model was trained on "
+            f"{model.config.max_length} tokens, and {len(beginning)} were known",
+        )
+    return Generated(tuple(map(tuple, made)), notes)
 
 
 def _last_measurement(ids: Sequence[int] | np.ndarray) -> int:

@@ -18,13 +18,12 @@ from ping_llm.query.address_tree import AddressTree, Completions
 from ping_llm.query.complete import Inverse, destination_tree, inverse, nothing, source_tree
 from ping_llm.query.context import Context, Prompt, Question, as_prefix, as_seconds, build_prompts
 from ping_llm.query.distribution import RttDistribution, mix
-from ping_llm.query.generate import generate
+from ping_llm.query.generate import ROOM_IPV4, ROOM_IPV6, Generated, generate
 from ping_llm.query.orders import ONE_ORDER, orders_of
 from ping_llm.query.rtt import RttScores
 from ping_llm.query.score import Scorer
 from ping_llm.schema import Measurement
 from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RttEncoding, rtt_encoding
-from ping_llm.tokens.statement import Statement
 from ping_llm.tokens.vocab import RTT, Field
 
 Address = str | Prefix
@@ -108,7 +107,11 @@ class Model:
         self, questions: Sequence[Question], *, all_orders: bool = False
     ) -> Iterator[tuple[int, RttAnswer]]:
         """As `rtt_many`, one (index, answer) at a time as they are done: shortest contexts first."""
-        uneven = [index for index, question in enumerate(questions) if question.dst and question.dst.bits % 8]
+        uneven = [
+            index
+            for index, question in enumerate(questions)
+            if question.src.bits % 8 or (question.dst is not None and question.dst.bits % 8)
+        ]
         if uneven:
             yield from self._uneven(questions, set(uneven), all_orders)
             return
@@ -131,12 +134,22 @@ class Model:
         even = [index for index in range(len(questions)) if index not in uneven]
         for index, answer in self.rtt_stream([questions[i] for i in even], all_orders=all_orders):
             yield even[index], answer
-        for index in uneven:
+        for index in sorted(uneven):
             question = questions[index]
-            assert question.dst is not None
-            tree = destination_tree(self, question, question.dst, question.dst.bits // 8 + 1)
-            parts = tree.top(256).best
-            asked = [replace(question, dst=part.address) for part in parts]
+            if question.src.bits % 8:
+                if question.context is not None:
+                    raise UsageError(
+                        f"the source {question.src} does not end at a byte: with a context use /8, /16, /24 …"
+                    )
+                known = question.dst if question.dst is not None and not question.dst.bits % 8 else None
+                depth = question.src.bits // 8 + 1
+                parts = source_tree(self, known, question.seconds, question.src, depth).top(256).best
+                asked = [replace(question, src=part.address) for part in parts]
+            else:
+                assert question.dst is not None
+                tree = destination_tree(self, question, question.dst, question.dst.bits // 8 + 1)
+                parts = tree.top(256).best
+                asked = [replace(question, dst=part.address) for part in parts]
             answers = self.rtt_many(asked, all_orders=all_orders)
             mixture = mix([a.distribution for a in answers], [part.probability for part in parts])
             yield index, replace(answers[0], question=question, distribution=mixture)
@@ -225,15 +238,25 @@ class Model:
         measurements: int = 10,
         temperature: float = 1.0,
         seed: int = 0,
-    ) -> list[list[Statement]]:
-        """Sample measurements: of any source, of a source, or continuing a source's history."""
+    ) -> Generated:
+        """Sample measurements: of any source, of a source, or continuing a source's history.
+
+        What is known may take up to half of the length that the model was trained on.
+        """
         beginning = np.zeros(0, np.int32)
+        notes: tuple[str, ...] = ()
+        goes_on = False
         if src is not None:
             question = Question.of(src, None, at, context)
-            beginning = self.prompts([question], order=(Field.SRC, Field.TIME), tail=(), answer=70)[0].ids
-            if question.context is not None and len(question.context) and question.seconds is None:
-                beginning = beginning[:-1]  # the context has said the source: begin with whatever comes
-        return generate(self, beginning, histories, measurements, temperature, seed)
+            each = ROOM_IPV4 if question.src.version == 4 else ROOM_IPV6
+            answer = min(measurements * each, self.config.max_length // 2)
+            prompt = self.prompts([question], order=(Field.SRC, Field.TIME), tail=(), answer=answer)[0]
+            beginning, notes, goes_on = prompt.ids, prompt.notes, True
+            if prompt.used and question.seconds is None:
+                # The context has said the source, and nothing else is known of the next one.
+                beginning, goes_on = beginning[:-1], False
+        made = generate(self, beginning, histories, measurements, temperature, seed, goes_on=goes_on)
+        return replace(made, notes=(*notes, *made.notes))
 
     def scorer(self) -> Scorer:
         """Scores measurements of a stream in bits; see `ping_llm.query.score`."""
@@ -295,12 +318,7 @@ def _depth(within: Prefix, bits: int | None) -> int:
 
 
 def _answer(question: Question, prompt: Prompt, parts: Sequence[RttDistribution]) -> RttAnswer:
-    notes = []
-    if prompt.used < prompt.given:
-        notes.append(
-            f"{prompt.given - prompt.used} of {prompt.given} measurements of the context were left out: "
-            "later than the asked time, or the least relevant where not all fit"
-        )
+    notes = list(prompt.notes)
     distribution = parts[0] if len(parts) == 1 else mix(parts)
     if distribution.unresolved > 1e-3:
         notes.append(f"probabilities of single milliseconds are exact to {distribution.unresolved:.2g} only")

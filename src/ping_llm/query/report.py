@@ -12,8 +12,8 @@ from ping_llm.addresses import unpack_one
 from ping_llm.progress import Progress
 from ping_llm.query.context import Context, Question
 from ping_llm.query.files import read_batches, to_columns
+from ping_llm.query.pictures import anomalies_picture, scores_picture
 from ping_llm.query.score import NAMES, Scored
-from ping_llm.query.show import scores_picture
 from ping_llm.schema import NO_REPLY
 from ping_llm.tables import print_json, table
 from ping_llm.tokens.statement import whole
@@ -69,7 +69,9 @@ def print_scores(
         print(f"{count:,} measurements, each told after {known / max(count, 1):.1f} others of its source")
 
 
-def print_anomalies(model: "Model", path: Path, count: int, limit: int | None, as_json: bool) -> None:
+def print_anomalies(
+    model: "Model", path: Path, count: int, limit: int | None, as_json: bool, png: Path | None = None
+) -> None:
     """The results that cost the most bits, with what was expected instead."""
     heap: list[tuple[float, int, dict[str, Any], Question]] = []
     for scores in scored(model, path, limit):
@@ -89,6 +91,8 @@ def print_anomalies(model: "Model", path: Path, count: int, limit: int | None, a
             "ms": {"0.05": low, "0.5": median, "0.95": high},
         }
         out.append(values)
+    if png is not None:
+        anomalies_picture(out, path.name, png)
     if as_json:
         print_json(out)
         return

@@ -1,9 +1,8 @@
-"""Answers for the eye: numbers, a small histogram of text, a picture."""
+"""Answers as text and as JSON."""
 
 import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,14 @@ from ping_llm.query.address_tree import Completions
 from ping_llm.query.complete import Inverse
 from ping_llm.query.consistency import Consistency
 from ping_llm.query.distribution import RttDistribution
+from ping_llm.query.generate import Generated
 from ping_llm.query.model import RttAnswer
 from ping_llm.schema import NO_REPLY
 from ping_llm.tables import table
-from ping_llm.tokens.statement import Statement
 
 LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+#: Of the year 9999.
+LAST_SECOND = int(datetime.max.replace(tzinfo=UTC).timestamp())
 _BARS = 14
 _WIDTH = 40
 _BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -29,7 +30,7 @@ def rtt_values(answer: RttAnswer, below: float | None = None) -> dict[str, Any]:
     values: dict[str, Any] = {
         "src": str(question.src),
         "dst": str(question.dst),
-        "at": None if question.seconds is None else _time(question.seconds),
+        "at": None if question.seconds is None else time_text(question.seconds),
         "failure": distribution.failure,
         "mean_ms": distribution.mean,
         "central_mean_ms": distribution.central_mean(),
@@ -38,71 +39,50 @@ def rtt_values(answer: RttAnswer, below: float | None = None) -> dict[str, Any]:
         "notes": list(answer.notes),
     }
     if below is not None:
-        values["below"] = {"ms": below, "probability": float(distribution.cdf(below))}
+        of_replies = float(distribution.cdf(below))
+        values["below"] = {
+            "ms": below,
+            "probability": of_replies * (1 - distribution.failure),
+            "of_replies": of_replies,
+        }
     return values
 
 
 def rtt_text(answer: RttAnswer, below: float | None = None) -> str:
     """What a person reads: the probability of failure, quantiles and a histogram."""
     distribution, question = answer.distribution, answer.question
-    when = "" if question.seconds is None else f" at {_time(question.seconds)}"
+    when = "" if question.seconds is None else f" at {time_text(question.seconds)}"
     lines = [f"{question.src} → {question.dst}{when}"]
     if answer.context_given:
         lines.append(f"in the light of {answer.context_used} measurements")
     lines += [f"note: {note}" for note in answer.notes]
-    lines.append(f"no reply   {_percent(distribution.failure)}")
+    lines.append(f"no reply   {percent(distribution.failure)}")
     quantiles = distribution.quantile(LEVELS)
-    cells = [f"{100 * level:g} %: {_ms(value)}" for level, value in zip(LEVELS, quantiles, strict=True)]
+    cells = [f"{100 * level:g} %: {ms(value)}" for level, value in zip(LEVELS, quantiles, strict=True)]
     lines.append("a reply takes less than")
     lines.append("  " + " · ".join(cells))
     central = distribution.central_mean()
-    lines.append(f"mean {_ms(distribution.mean)}, of the central 99 % {_ms(central)}")
+    lines.append(f"  mean of the central 99 %: {ms(central)} (of all, to an hour: {ms(distribution.mean)})")
     if below is not None:
-        lines.append(f"P(rtt < {below:g} ms) = {_percent(float(distribution.cdf(below)))}")
+        share = float(distribution.cdf(below))
+        lines.append(
+            f"P(a reply in less than {below:g} ms) = {percent(share * (1 - distribution.failure))}, "
+            f"{percent(share)} of the replies"
+        )
     return "\n".join([*lines, "", histogram(distribution)])
 
 
 def histogram(distribution: RttDistribution) -> str:
     """Bars over the central 98 %, evenly spaced where the range is narrow and by ratio where it is wide."""
-    edges = _bar_edges(distribution)
+    edges = bar_edges(distribution)
     shares = distribution.between(edges[:-1], edges[1:])
-    labels = [f"{_ms(low)} – {_ms(high)}" for low, high in itertools.pairwise(edges)]
+    labels = [f"{ms(low)} – {ms(high)}" for low, high in itertools.pairwise(edges)]
     width = max(map(len, labels))
     largest = max(shares.max(), 1e-9)
     return "\n".join(
-        f"{label.rjust(width)}  {_bar(share / largest)} {_percent(share)}"
+        f"{label.rjust(width)}  {_bar(share / largest)} {percent(share)}"
         for label, share in zip(labels, shares, strict=True)
     )
-
-
-def rtt_picture(answer: RttAnswer, path: Path) -> None:
-    """Density and distribution function as PNG."""
-    pyplot = _pyplot()
-    distribution, question = answer.distribution, answer.question
-    edges = _bar_edges(distribution, 120)
-    shares = distribution.between(edges[:-1], edges[1:])
-    figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
-    axes.bar(
-        edges[:-1], shares / np.diff(edges), np.diff(edges), align="edge", color="#4878a8", label="density"
-    )
-    axes.set_xlabel("round-trip time (ms)")
-    axes.set_ylabel("probability per ms")
-    if edges[-1] / max(edges[0], 1e-3) > 30:
-        axes.set_xscale("log")
-    curve = axes.twinx()
-    xs = np.linspace(edges[0], edges[-1], 800)
-    curve.plot(xs, distribution.cdf(xs), color="#c05030", label="distribution function")
-    curve.set_ylim(0, 1.02)
-    curve.set_ylabel("P(rtt < x)")
-    for level in (0.05, 0.5, 0.95):
-        axes.axvline(float(distribution.quantile(level)), color="0.4", linewidth=0.8, linestyle=":")
-    when = "" if question.seconds is None else f", {_time(question.seconds)}"
-    axes.set_title(
-        f"{question.src} → {question.dst}{when}\nno reply {_percent(distribution.failure)}, "
-        f"median {_ms(distribution.median)}, {answer.context_used} measurements known",
-        fontsize=10,
-    )
-    _save(figure, path)
 
 
 def consistency_values(gap: Consistency) -> dict[str, Any]:
@@ -118,8 +98,8 @@ def consistency_values(gap: Consistency) -> dict[str, Any]:
 
 def consistency_text(gap: Consistency) -> str:
     return (
-        f"mixed over its addresses ({_percent(gap.covered)} of the prefix): "
-        f"median {_ms(gap.mixture.median)}, no reply {_percent(gap.mixture.failure)}; "
+        f"mixed over its addresses ({percent(gap.covered)} of the prefix): "
+        f"median {ms(gap.mixture.median)}, no reply {percent(gap.mixture.failure)}; "
         f"the distribution functions differ by at most {gap.distance:.3f}"
     )
 
@@ -130,6 +110,7 @@ def completions_values(answer: Completions) -> dict[str, Any]:
         "covered": answer.covered,
         "bound": answer.bound,
         "exact": answer.exact,
+        "notes": list(answer.notes),
     }
 
 
@@ -147,109 +128,76 @@ def completions_text(
 ) -> str:
     rows = []
     for place, one in enumerate(answer.best):
-        row = [str(one.address), _percent(one.probability), _bar(one.probability).rstrip()]
+        row = [str(one.address), f"{percent(one.probability):>7}", _bar(one.probability).rstrip()]
         if limits is not None:
             least = limits[place]
             row.append(
-                ""
-                if least is None
-                else f"light takes {_ms(least)}" + (": impossible" if least > high else "")
+                "" if least is None else f"light takes {ms(least)}" + (": impossible" if least > high else "")
             )
         rows.append(row)
-    lines = [table(rows)] if rows else []
-    lines.append(f"together {_percent(answer.covered)}; every other at most {_percent(answer.bound)}")
+    lines = [f"note: {note}" for note in answer.notes]
+    lines += [table(rows)] if rows else []
+    lines.append(f"together {percent(answer.covered)}; every other at most {percent(answer.bound)}")
     if not answer.exact:
         lines.append("note: too many are about as probable; the search ended early, the list may miss some")
     return "\n".join(lines)
 
 
-def completions_picture(answer: Completions, title: str, path: Path) -> None:
-    """Bars, the most probable at the top."""
-    pyplot = _pyplot()
-    names = [str(one.address) for one in answer.best][::-1]
-    shares = [100 * one.probability for one in answer.best][::-1]
-    figure, axes = pyplot.subplots(figsize=(8, 1 + 0.3 * max(len(names), 3)), layout="constrained")
-    axes.barh(names, shares, color="#4878a8")
-    axes.bar_label(axes.containers[0], fmt="%.1f", padding=3)
-    axes.margins(x=0.1)
-    axes.set_xlabel("probability (%)")
-    axes.set_title(title, fontsize=10)
-    _save(figure, path)
+def generated_values(made: Generated) -> dict[str, Any]:
+    return {"histories": _histories(made), "notes": list(made.notes)}
 
 
-def generated_values(histories: Sequence[Sequence[Statement]]) -> list[list[dict[str, Any]]]:
+def _histories(made: Generated) -> list[list[dict[str, Any]]]:
     return [
         [
             {
-                "event_time": None if one.seconds is None else _time(one.seconds),
+                "event_time": None if one.seconds is None else time_text(one.seconds),
                 "src_addr": None if one.src is None else str(one.src),
                 "dst_addr": None if one.dst is None else str(one.dst),
                 "rtt": one.rtt,
             }
             for one in statements
         ]
-        for statements in histories
+        for statements in made.histories
     ]
 
 
-def generated_text(histories: Sequence[Sequence[Statement]]) -> str:
+def generated_text(made: Generated) -> str:
     rows = [
         [
             number,
             one["event_time"] or "",
             one["src_addr"] or "",
             one["dst_addr"] or "",
-            "" if one["rtt"] is None else "no reply" if one["rtt"] == NO_REPLY else _ms(one["rtt"]),
+            "" if one["rtt"] is None else "no reply" if one["rtt"] == NO_REPLY else ms(one["rtt"]),
         ]
-        for number, statements in enumerate(generated_values(histories))
+        for number, statements in enumerate(_histories(made))
         for one in statements
     ]
-    return table(rows, ("history", "time", "source", "destination", "result")) if rows else "nothing"
+    lines = [f"note: {note}" for note in made.notes]
+    lines.append(table(rows, ("history", "time", "source", "destination", "result")) if rows else "nothing")
+    return "\n".join(lines)
 
 
-def scores_picture(bits: np.ndarray, title: str, path: Path) -> None:
-    """How surprising the results are: a histogram of their bits."""
-    figure, axes = _pyplot().subplots(figsize=(8, 4.2), layout="constrained")
-    axes.hist(bits, bins=60, color="#4878a8")
-    axes.set_yscale("log")
-    axes.set_xlabel("bits of the result")
-    axes.set_ylabel("measurements")
-    axes.set_title(
-        f"{title}: {len(bits):,} results, {bits.mean() if len(bits) else 0:.2f} bits on average", fontsize=10
-    )
-    _save(figure, path)
+def pairs_text(answers: Sequence[dict[str, Any]]) -> str:
+    """One line a question, of what `rtt_values` gives."""
+    levels = ("0.05", "0.5", "0.95")
+    rows = [
+        (
+            one["src"],
+            one["dst"],
+            one["at"] or "",
+            f"{percent(one['failure']):>8}",
+            *(f"{ms(one['quantiles_ms'][level]):>8}" for level in levels),
+            one["context"]["used"],
+        )
+        for one in answers
+    ]
+    header = ("source", "destination", "time", "no reply", "5 %", "median", "95 %", "known")
+    return table(rows, header) if rows else "nothing"
 
 
-def generated_picture(histories: Sequence[Sequence[Statement]], path: Path) -> None:
-    """RTTs one after the other, a line for each history; crosses are failures."""
-    figure, axes = _pyplot().subplots(figsize=(8, 4.2), layout="constrained")
-    for statements in histories:
-        rtts = [(place, one.rtt) for place, one in enumerate(statements) if one.rtt is not None]
-        replies = [(place, rtt) for place, rtt in rtts if rtt != NO_REPLY]
-        axes.plot(*zip(*replies, strict=True), marker="o", linewidth=0.8) if replies else None
-        axes.plot([place for place, rtt in rtts if rtt == NO_REPLY], [0] * (len(rtts) - len(replies)), "kx")
-    axes.set_xlabel("measurement")
-    axes.set_ylabel("round-trip time (ms)")
-    axes.set_title(f"{len(histories)} generated histories", fontsize=10)
-    _save(figure, path)
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _save(figure: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    _pyplot().close(figure)
-
-
-def _bar_edges(distribution: RttDistribution, bars: int = _BARS) -> np.ndarray:
+def bar_edges(distribution: RttDistribution, bars: int = _BARS) -> np.ndarray:
     low, high = distribution.quantile([0.01, 0.99])
     high = max(high, low + 0.01)
     if high > 8 * max(low, 0.01):
@@ -263,15 +211,17 @@ def _bar(share: float) -> str:
     return text.ljust(_WIDTH)
 
 
-def _ms(value: float) -> str:
+def ms(value: float) -> str:
     if value >= 1000:
         return f"{value:,.0f} ms"
     return f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share >= 0.001 or share == 0 else "< 0.1 %"
 
 
-def _time(seconds: int) -> str:
+def time_text(seconds: int) -> str:
+    if seconds >= LAST_SECOND:  # eight bytes can say more than a calendar
+        return f"{seconds} s"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
