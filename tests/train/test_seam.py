@@ -1,5 +1,6 @@
 """Every internal of MaxText that the seam relies on, by name: an upgrade that moves one fails here."""
 
+import ast
 import inspect
 from pathlib import Path
 
@@ -67,6 +68,8 @@ _CALLED = [
     (maxtext_utils.get_mesh_from_config, ["config", "devices"]),
     (maxtext_utils.calculate_tflops_training_per_device, ["config"]),
     (model_creation_utils.create_nnx_abstract_model, ["config", "mesh"]),
+    (model_creation_utils.get_nnx_create_model_fn, ["config"]),
+    (pyconfig.initialize, ["argv"]),
     (exceptions.StopTraining.__init__, ["self", "reason"]),
 ]
 
@@ -77,6 +80,53 @@ _CALLED = [
 def test_what_we_call_or_replace_takes_what_we_give(function, parameters):
     names = list(inspect.signature(inspect.unwrap(function)).parameters)
     assert names[: len(parameters)] == parameters
+
+
+def test_every_internal_that_the_seam_uses_is_named_here():
+    tree = ast.parse(Path(seam.__file__).read_text())
+    imported = [
+        node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module.startswith("maxtext")
+    ]
+    modules = {name.name for node in imported for name in node.names}
+    used = {
+        f"{node.value.id}.{node.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules
+    }
+    assert len(used) > 20
+    here = Path(__file__).read_text()
+    assert [name for name in sorted(used) if name not in here] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("learning/loss", "learning/grad_norm", "learning/total_weights", "learning/current_learning_rate"),
+        *("eval/avg_loss", "eval/total_weights"),
+    ],
+)
+def test_the_numbers_that_we_record_have_these_names(name):
+    assert f'"{name}"' in inspect.getsource(train) + inspect.getsource(metric_logger)
+
+
+@pytest.mark.parametrize(
+    "name", ["config", "writer", "start_step", "buffered_metrics", "cumulative_eval_metrics"]
+)
+def test_what_we_use_of_the_logger(name):
+    assert f"self.{name} = " in inspect.getsource(metric_logger.MetricLogger.__init__)
+
+
+@pytest.mark.parametrize("room", ["session", "run", "plan", "settings"])
+def test_every_key_that_we_read_is_one_of_the_config(room):
+    source = Path(seam.__file__).with_name(f"{room}.py").read_text()
+    read = {
+        node.attr
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("config", "full", "self._config")
+    } - {"endswith"}
+    known = set(settings.known_keys(seam.NetworkConfig))
+    assert len(read) > 2
+    assert read - known == set()
 
 
 @pytest.mark.parametrize(
