@@ -13,6 +13,7 @@ from random_rows import random_rows
 
 from ping_llm.contexts import draws
 from ping_llm.contexts.batches import Batches
+from ping_llm.contexts.context import _mark_sample
 from ping_llm.contexts.fill import NOTE_CONTEXT, NOTE_COUNT, NOTE_FILLER, NOTE_KIND, NOTE_MODE
 from ping_llm.contexts.options import ContextOptions
 from ping_llm.contexts.shape import ALL, FOCUSED, NONE, PART, WHOLE, WINDOW
@@ -109,20 +110,53 @@ def test_windows_of_contexts_are_log_uniform():
     assert_fits(np.histogram(counts, edges)[0], probabilities)
 
 
-def test_focus_share_and_its_repeated_pairs(rows, contexts):
-    large = [(kind, statements) for _, kind, _, statements in contexts if kind != WHOLE]
-    assert_share(sum(kind == FOCUSED for kind, _ in large), len(large), 0.5)
+def test_windows_lie_anywhere():
+    """The first measurement of a window that is stated whole says where it begins."""
+    big = random_rows(3, np.full(120, 480), destinations=25)
+    options = ContextOptions(focus_probability=0.0, timestamps_all=1.0, timestamps_part=0.0)
+    places = []
+    for row, kind, _, statements in contexts_of(big, options, length=16_384, limit=1500):
+        assert kind == WINDOW
+        seconds = big.read([row]).time // 1_000_000
+        free = len(seconds) - len(statements)
+        if free >= 100:
+            places.append(np.searchsorted(seconds, statements[0].seconds) / (free + 1))
+    assert_fits(np.histogram(places, 10, (0, 1))[0], np.full(10, 0.1))
 
-    def share_of_top_four(kind):
-        shares = []
-        for found, statements in large:
-            whole = [s.dst for s in statements if s.dst.is_whole]
-            if found == kind and len(whole) >= 25:
-                shares.append(sum(n for _, n in Counter(whole).most_common(4)) / len(whole))
-        return np.mean(shares)
 
-    # 25 destinations: by chance four make up a quarter or a third; one to four focused ones, far more.
-    assert share_of_top_four(FOCUSED) > 1.25 * share_of_top_four(WINDOW)
+def test_samples_of_a_window_are_uniform():
+    hits = np.zeros(40, np.int64)
+    for index in range(6000):
+        marks = np.zeros(40, np.uint8)
+        _mark_sample(marks, np.uint64(draws.combine(np.uint64(5), index)), 40, 11)
+        assert marks.sum() == 11
+        hits += marks
+    assert (np.abs(hits - 1650) < SIGMAS * np.sqrt(6000 * 11 / 40 * 29 / 40)).all()
+
+
+def test_focus_share(contexts):
+    large = [kind for _, kind, _, _ in contexts if kind != WHOLE]
+    assert_share(sum(kind == FOCUSED for kind in large), len(large), 0.5)
+
+
+def test_focused_contexts_repeat_one_to_four_destinations():
+    """1 to 4 are drawn, with repetition, from ten: a context has the different ones among them, no others."""
+    big = random_rows(4, np.full(40, 2000), destinations=10)
+    options = ContextOptions(focus_probability=1.0, prefix_probability=0.0)
+    different = Counter(
+        len({s.dst.packed for s in statements}) for *_, statements in contexts_of(big, options)
+    )
+    expected = np.zeros(5)
+    for drawn in range(1, 5):
+        chances = np.zeros(5)
+        chances[0] = 1.0
+        for _ in range(drawn):
+            seen = np.arange(5) / 10
+            chances = chances * seen + np.roll(chances * (1 - seen), 1)
+        expected += chances / 4
+    assert sum(different.values()) == 640
+    assert_fits([different[count] for count in range(1, 5)], expected[1:])
+    assert set(different) == {1, 2, 3, 4}
 
 
 def test_focused_destinations_are_consecutive_and_taken_first():
