@@ -1,6 +1,7 @@
 """Exports that leave home: ONNX with its cache in onnxruntime, and the Hugging Face folder."""
 
 import json
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -66,6 +67,26 @@ def test_int8_is_a_quarter_of_the_size_and_loses_little(engine, tensors, sequenc
     assert saved > 0.6 * weights
 
 
+def test_the_loss_is_measured_on_measurements(engine, tensors, tmp_path):
+    """Bits lost equal the difference of the cross-entropies; what lies behind a sequence does not count."""
+    onnx.write(CONFIG, tensors, tmp_path / "int8.onnx", int8=True)
+    told = np.random.default_rng(4).integers(1, 272, (2, 20)).astype(np.int32)
+    padded = np.pad(told, ((0, 0), (0, 9)))
+    plain = check.compare(engine, tmp_path / "int8.onnx", told)
+    again = check.compare(engine, tmp_path / "int8.onnx", padded)
+    assert astuple(again) == pytest.approx(astuple(plain), rel=1e-3, abs=1e-6)
+    inputs = np.concatenate([np.zeros((2, 1), np.int32), told], axis=1)
+    session = onnx.Session(tmp_path / "int8.onnx", CONFIG)
+    session.start(2)
+    positions = np.broadcast_to(np.arange(21, dtype=np.int32), inputs.shape)
+    costs = []
+    for logits in (session.step(inputs), engine.logits(inputs, positions, np.ones_like(inputs))):
+        logits = logits.astype(np.float64)
+        chosen = np.take_along_axis(logits[:, :-1], told[..., None].astype(np.int64), axis=2)[..., 0]
+        costs.append((np.logaddexp.reduce(logits[:, :-1], axis=2) - chosen).mean() / np.log(2))
+    assert plain.bits_lost == pytest.approx(costs[0] - costs[1], abs=1e-6)
+
+
 def test_sampled_sequences_are_the_models_own(engine):
     drawn = check.sample_sequences(engine, count=4, length=30, seed=1)
     assert drawn.shape == (4, 30)
@@ -78,6 +99,13 @@ def test_the_card_says_what_it_is(tensors, tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(run))
     lines = [{"kind": "train", "loss": 2.0}, {"kind": "eval", "loss": 1.25, "bits": {"total": 30.5}}]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"kind": "tr')
+    (tmp_path / "rows").mkdir()
+    manifest = {
+        "counts": {"measurements": 1234, "rows": 5},
+        "fingerprint": "f1d0",
+        "index": {"file": "index.bin"},
+    }
+    (tmp_path / "rows" / "manifest.json").write_text(json.dumps(manifest))
     card = model_card(export.read(tmp_path / "export"), tmp_path)
     for text in (
         "license: apache-2.0",
@@ -86,6 +114,10 @@ def test_the_card_says_what_it_is(tensors, tmp_path):
         "shore",
         "1.2500",
         "30.50",
+        "1,234 measurements",
+        "f1d0",
+        "TIME_DELTA4 byte{4}",
+        "| 11 | PREFIX_END |",
     ):
         assert text in card
 

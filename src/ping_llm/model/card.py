@@ -1,12 +1,27 @@
 """The model card: what an export says about itself to somebody who finds it."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+import yaml
 
 from ping_llm import __version__
 from ping_llm.model.export import Exported
+from ping_llm.rows.index import open_index
 from ping_llm.tokens import vocab
+
+_LINES = 20
+
+GRAMMAR = (
+    "Measurement ::= MEASUREMENT Field{2..}    fields in any order, each at most once",
+    "Src, Dst    ::= ROLE byte{4 or 16}  |  ROLE byte{1..n-1} PREFIX_END",
+    "Time        ::= TIME_ABS byte{8}  |  TIME_DELTA1 byte  |  TIME_DELTA4 byte{4}    seconds, big-endian",
+    "Result      ::= RTT byte{2 or 8, by the encoding}  |  FAILED",
+    "A measurement without a source has that of the one before it.",
+)
 
 
 def model_card(model: Exported, run: Path | None) -> str:
@@ -14,6 +29,7 @@ def model_card(model: Exported, run: Path | None) -> str:
     config, tokens = model.config, model.tokens
     record = _json(run / "run.json") if run is not None else {}
     metrics = _last_metrics(run / "metrics.jsonl") if run is not None else {}
+    data = _data(run) if run is not None else []
     lines = [
         "---",
         "license: apache-2.0",
@@ -41,13 +57,21 @@ def model_card(model: Exported, run: Path | None) -> str:
         "",
         "## Data and training",
         "",
-        *_table(_training(record, metrics)),
+        *_table([*_training(record), *data] or [("run", "not recorded")]),
+        "",
+        "## Metrics",
+        "",
+        *_table(_metrics(metrics) or [("loss", "not recorded")]),
         "",
         "## Tokens",
         "",
         f"{vocab.VOCABULARY_SIZE} tokens: {vocab.BYTE0} roles, then one a byte value ({vocab.BYTE0} + byte).",
-        f"RTT encoding: `{tokens.get('rtt_encoding')}`. `tokens.json` has all options; the grammar is in "
-        "docs/formats.md of ping-llm.",
+        f"RTT encoding: `{tokens.get('rtt_encoding')}`. `tokens.json` has all options, "
+        "docs/formats.md of ping-llm the details.",
+        "",
+        "```",
+        *GRAMMAR,
+        "```",
         "",
         *_table([(str(number), name) for number, name in enumerate(vocab.ROLE_NAMES)], ("id", "role")),
         "",
@@ -62,18 +86,44 @@ def model_card(model: Exported, run: Path | None) -> str:
     return "\n".join(lines)
 
 
-def _training(record: dict[str, Any], metrics: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [
-        (name, str(record[key]))
-        for name, key in (("run", "name"), ("configuration", "config"), ("steps", "steps"), ("data", "data"),
-                          ("dataset fingerprint", "fingerprint"), ("finished", "updated"))
-        if record.get(key) is not None
-    ]  # fmt: skip
+def _training(record: dict[str, Any]) -> list[tuple[str, str]]:
+    keys = (("run", "name"), ("configuration", "config"), ("steps", "steps"), ("last written", "updated"))
+    return [(name, str(record[key])) for name, key in keys if record.get(key) is not None]
+
+
+def _data(run: Path) -> list[tuple[str, str]]:
+    """What the rows' own manifest and index say, where they are still there."""
+    settings = yaml.safe_load((run / "config.yml").read_text()) if (run / "config.yml").is_file() else {}
+    rows = Path(str((settings or {}).get("network_train_files") or run / "rows"))
+    manifest = _json(rows / "manifest.json")
+    if "counts" not in manifest:
+        return []
+    counts = manifest["counts"]
+    lines = [
+        ("data", f"{counts['measurements']:,} measurements in {counts['rows']:,} rows of single sources"),
+        ("dataset fingerprint", f"`{manifest['fingerprint']}`"),
+    ]
+    index = rows / manifest["index"]["file"]
+    if index.is_file() and counts["rows"]:
+        times = open_index(index)
+        span = (
+            datetime.fromtimestamp(int(time) / 1e6, UTC)
+            for time in (times.first_time.min(), times.last_time.max())
+        )
+        lines.insert(1, ("time", " to ".join(f"{time:%Y-%m-%d %H:%M} UTC" for time in span)))
+    return lines
+
+
+def _metrics(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
     for kind, values in metrics.items():
-        rows.append((f"last {kind} loss (nats a token)", f"{values['loss']:.4f}"))
-        if total := values.get("bits", {}).get("total"):
-            rows.append((f"last {kind} bits a measurement", f"{total:.2f}"))
-    return rows or [("run", "not recorded")]
+        name = "training" if kind == "train" else "held out" if kind == "eval" else kind
+        over = f", mean of the last {values['lines']}" if values["lines"] > 1 else ""
+        rows.append((f"loss, {name} (nats a token{over})", f"{values['loss']:.4f}"))
+        for field, bits in values["bits"].items():
+            what = "a measurement" if field == "total" else f"of it {field}"
+            rows.append((f"bits {what}, {name}", f"{bits:.2f}"))
+    return rows
 
 
 def _table(rows: list[tuple[str, str]], header: tuple[str, str] = ("", "")) -> list[str]:
@@ -85,8 +135,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _last_metrics(path: Path) -> dict[str, Any]:
-    """The last line of each kind (train, eval) that has a loss."""
-    last: dict[str, Any] = {}
+    """Loss and bits by kind: of training the mean of the last lines, since one batch is noisy."""
+    lines: dict[str, list[dict[str, Any]]] = {}
     if path.is_file():
         for line in path.read_text().splitlines():
             try:
@@ -94,5 +144,14 @@ def _last_metrics(path: Path) -> dict[str, Any]:
             except ValueError:
                 continue  # the last line of an interrupted run
             if isinstance(values.get("loss"), float):
-                last[values.get("kind", "train")] = values
-    return last
+                lines.setdefault(values.get("kind", "train"), []).append(values)
+    return {kind: _mean(found[-_LINES:] if kind == "train" else found[-1:]) for kind, found in lines.items()}
+
+
+def _mean(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    bits = lines[-1].get("bits", {})
+    return {
+        "lines": len(lines),
+        "loss": fmean(line["loss"] for line in lines),
+        "bits": {field: fmean(line.get("bits", {}).get(field, 0.0) for line in lines) for field in bits},
+    }

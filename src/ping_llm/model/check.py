@@ -1,5 +1,5 @@
-"""What an exported graph loses: its predictions against the engine's, on contexts that the model itself
-made up.
+"""What an exported graph loses: its predictions against the engine's, on measurements, or on contexts that
+the model itself made up.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,16 @@ class Loss:
 
     Attributes:
       max_difference: of any logit.
-      bits_per_token: how many bits more a token costs under the graph than under the engine (KL divergence).
+      bits_per_token: how many bits more a token costs under the graph than under the engine, on average over
+        what the engine expects (KL divergence).
       same_choice: share of positions where both hold the same token for the most probable.
+      bits_lost: how many bits more the sequences themselves cost a token under the graph; negative is a gain.
     """
 
     max_difference: float
     bits_per_token: float
     same_choice: float
+    bits_lost: float
 
 
 def sample_sequences(engine: Engine, count: int = 16, length: int = 128, seed: int = 0) -> np.ndarray:
@@ -51,8 +54,14 @@ def compare(engine: Engine, graph: Path, sequences: np.ndarray) -> Loss:
     log_ours = ours - np.logaddexp.reduce(ours, axis=-1, keepdims=True)
     log_theirs = theirs - np.logaddexp.reduce(theirs.astype(np.float64), axis=-1, keepdims=True)
     divergence = (np.exp(log_ours) * (log_ours - log_theirs)).sum(axis=-1) / np.log(2)
+    rows, places = np.arange(len(sequences))[:, None], np.arange(sequences.shape[1])
+    lost = (log_ours - log_theirs)[rows, places, sequences] / np.log(2)
+    # Where a sequence is at its end, padded with PAD, nothing is predicted.
+    real = sequences != 0
+    after = np.concatenate([np.ones((len(sequences), 1), bool), real], axis=1)
     return Loss(
-        float(np.abs(ours - theirs).max()),
-        float(divergence.mean()),
-        float((ours.argmax(-1) == theirs.argmax(-1)).mean()),
+        float(np.abs(ours - theirs)[after].max()),
+        float(divergence[after].mean()),
+        float((ours.argmax(-1) == theirs.argmax(-1))[after].mean()),
+        float(lost[real].mean()),
     )

@@ -72,22 +72,30 @@ class Scorer:
 
     def add(self, part: Columns) -> Iterator[Scored]:
         """The scores of one part of the stream."""
+        windows = self._windows(part)
+        while together := list(itertools.islice(windows, _TOGETHER)):
+            yield self._score(together)
+        self._first_row += len(part)
+
+    def windows(self, part: Columns, count: int) -> list[np.ndarray]:
+        """The tokens of the first windows, as they would be scored."""
+        told = [columns for columns, _, _ in itertools.islice(self._windows(part), count)]
+        if not told:
+            return []
+        ids, offsets, starts = encode_windows(self._model, told)
+        return [ids[offsets[begin] : offsets[end]] for begin, end in itertools.pairwise(starts)]
+
+    def _windows(self, part: Columns) -> Iterator[tuple[Columns, np.ndarray, int]]:
         order = np.lexsort((part.time, *part.src.T[::-1]))
         sources = part.src[order]
         edges = np.flatnonzero((np.diff(sources, axis=0, prepend=sources[:1]) != 0).any(axis=1))
         bounds = [0, *edges.tolist(), len(part)] if len(part) else [0]
-        windows: list[tuple[Columns, np.ndarray, int]] = []
         for begin, end in itertools.pairwise(bounds):
-            for window in self._windows(part, order[begin:end]):
-                windows.append(window)
-                if len(windows) == _TOGETHER:
-                    yield self._score(windows)
-                    windows = []
-        if windows:
-            yield self._score(windows)
-        self._first_row += len(part)
+            yield from self._windows_of_source(part, order[begin:end])
 
-    def _windows(self, part: Columns, rows: np.ndarray) -> Iterator[tuple[Columns, np.ndarray, int]]:
+    def _windows_of_source(
+        self, part: Columns, rows: np.ndarray
+    ) -> Iterator[tuple[Columns, np.ndarray, int]]:
         """(measurements, their rows, how many at the beginning are only context) of one source."""
         source = part.src[rows[0]].tobytes()
         mine = part.take(rows)
