@@ -143,7 +143,7 @@ def _maxtext_seconds(rows: int, length: int, ways: int) -> tuple[float, str]:
     prompt = np.random.default_rng(0).integers(1, CONFIG.vocabulary, length).astype(np.int32)
     try:
         from ping_llm.model.engine import padded_length
-        from ping_llm.train.maxtext_decoder import bare_decoder
+        from ping_llm.train.maxtext_seam import bare_decoder
 
         decode = bare_decoder(padded_length(length), ways, **sizes)
         following = BYTE0 + np.arange(ways)

@@ -1,10 +1,11 @@
-"""MaxText's own decode engine on random weights, to measure against.
+"""MaxText without us, to measure against: its training loop, its forward and its decode engine.
 
 The engine is made for JetStream, a server. Without it MaxText puts stand-ins in its place, which are enough
 for prefill, insert and generate; only its tokens must be made known to JAX.
 """
 
 import contextlib
+import functools
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,67 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from maxtext.common import metric_logger
 from maxtext.configs import pyconfig
+from maxtext.trainers.pre_train import train
+from maxtext.utils import model_creation_utils
+
+from ping_llm.train.maxtext_seam.loop import jax_as_maxtext_sets_it, quiet
 
 Decoder = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+_MODEL = {
+    "run_name": "bare",
+    "decoder_block": "llama2",
+    "dtype": "float32",
+    "attention": "dot_product",
+    "enable_checkpointing": False,
+    "dataset_type": "synthetic",
+    "skip_jax_distributed_system": True,
+    "log_config": False,
+}
+
+
+def _config(keys: dict[str, Any]) -> Any:
+    base = str(Path(pyconfig.__file__).with_name("base.yml"))
+    return pyconfig.initialize(["", base, *(f"{key}={value}" for key, value in (_MODEL | keys).items())])
+
+
+def run_untouched(config: Any, on_step: Callable[[], None]) -> None:
+    """MaxText's own training with nothing of ours but a stop-watch, for comparison."""
+    original = metric_logger.MetricLogger
+
+    class Watched(original):  # type: ignore[misc,valid-type]
+        def write_metrics(self, metrics: Any, step: int, metric_type: str = "train") -> None:
+            super().write_metrics(metrics, step, metric_type)
+            on_step()
+
+    quiet()
+    metric_logger.MetricLogger = Watched
+    try:
+        with jax_as_maxtext_sets_it(config):
+            train.train_loop(config, None)
+    finally:
+        metric_logger.MetricLogger = original
+
+
+def bare_forward(**keys: Any) -> Callable[[np.ndarray, np.ndarray], Any]:
+    """MaxText's own llama2 forward on random weights, (inputs, positions) → logits, to measure against."""
+    config = _config(keys)
+    graph, state = nnx.split(model_creation_utils.get_nnx_create_model_fn(config)())
+
+    @jax.jit
+    def forward(state: Any, inputs: Any, positions: Any) -> Any:
+        return nnx.merge(graph, state)(
+            decoder_input_tokens=inputs,
+            decoder_positions=positions,
+            decoder_segment_ids=jnp.ones_like(inputs),
+            enable_dropout=False,
+        )
+
+    return functools.partial(forward, state)
 
 
 def bare_decoder(prompt_length: int, slots: int, **keys: Any) -> Decoder:
@@ -29,15 +88,7 @@ def bare_decoder(prompt_length: int, slots: int, **keys: Any) -> Decoder:
       slots: how many continuations.
       **keys: sizes, as MaxText names them.
     """
-    fixed = {
-        "run_name": "bare",
-        "decoder_block": "llama2",
-        "dtype": "float32",
-        "attention": "dot_product",
-        "enable_checkpointing": False,
-        "dataset_type": "synthetic",
-        "skip_jax_distributed_system": True,
-        "log_config": False,
+    lengths = {
         "max_prefill_predict_length": prompt_length,
         "max_target_length": prompt_length + 1,
         "per_device_batch_size": slots,
@@ -46,9 +97,7 @@ def bare_decoder(prompt_length: int, slots: int, **keys: Any) -> Decoder:
         from maxtext.inference.maxengine import maxengine
 
         _known_to_jax(maxengine.engine_api.ResultTokens)
-        base = str(Path(pyconfig.__file__).with_name("base.yml"))
-        config = pyconfig.initialize(["", base, *(f"{key}={value}" for key, value in (fixed | keys).items())])
-        engine = maxengine.MaxEngine(config)
+        engine = maxengine.MaxEngine(_config(lengths | keys))
         params = engine.load_params(rng=jax.random.PRNGKey(0))
         state = engine.init_decode_state()
 
