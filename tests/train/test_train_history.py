@@ -40,3 +40,9 @@ def test_curves(run, tmp_path):
         history.curve(run, "jitter", "train")
     history.plot([run], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_average_follows_a_steep_beginning():
+    averages = history._moving_average([6.0] * 10 + [2.0] * 90)
+    assert averages[9] == 6.0
+    assert averages[20:] == pytest.approx([2.0] * 80)

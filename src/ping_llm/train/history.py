@@ -1,5 +1,6 @@
 """Runs on disk: how each stands, and their curves side by side."""
 
+import itertools
 import os
 import socket
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from ping_llm.errors import PingError, UsageError
 from ping_llm.train import folder, records
 
-_AVERAGED = 50  # steps in the moving average of a training curve; evaluations are drawn as they are
+_AVERAGED = 50  # most steps in the moving average of a training curve; evaluations are drawn as they are
 
 
 @dataclass(frozen=True)
@@ -116,10 +117,10 @@ def plot(runs: Sequence[Path], out: Path, key: str = "loss") -> None:
 
 
 def _moving_average(values: list[float]) -> list[float]:
-    averages, total = [], 0.0
-    for index, value in enumerate(values):
-        total += value
-        if index >= _AVERAGED:
-            total -= values[index - _AVERAGED]
-        averages.append(total / min(index + 1, _AVERAGED))
+    """Over the last fifth of the steps so far, lest the steep beginning lift all that follows."""
+    sums = [0.0, *itertools.accumulate(values)]
+    averages = []
+    for end in range(1, len(sums)):
+        window = max(1, min(_AVERAGED, end // 5))
+        averages.append((sums[end] - sums[end - window]) / window)
     return averages
