@@ -1,5 +1,6 @@
 """What is in a folder of rows, from its index alone; a single row in full; both as a page."""
 
+from bisect import bisect_left, insort
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -14,7 +15,8 @@ from ping_llm.schema import NO_REPLY
 
 LENGTHS = (512, 1024, 2048)
 _LARGEST = 10
-_PACKING_SAMPLE = 100_000
+_PACKING_SAMPLE = 50_000
+_PACKED_TOGETHER = 256  # sequences
 
 # Tokens of a measurement with the default fields and the compact RTT encoding: MEASUREMENT, the destination
 # (role and bytes), the RTT (3), the time (2 to 5: 3.5). The source is said once, the first time in full (9).
@@ -125,23 +127,28 @@ def _padding(counts: np.ndarray, ipv4: np.ndarray, length: int) -> Padding:
     tokens = np.minimum(np.where(ipv4, 5, 17) + 5.5 + per * counts, length)
     contexts = np.minimum(-(-counts // _MEASUREMENTS_PER_CONTEXT), _MAX_CONTEXTS)
     alone = 1 - (tokens * contexts).sum() / (contexts.sum() * length)
-    # Packed: contexts in random order, each into the first of eight open sequences with room.
     rng = np.random.default_rng(0)
     sample = rng.choice(tokens, min(_PACKING_SAMPLE, int(contexts.sum())), p=contexts / contexts.sum())
     return Padding(length, float(alone), _packed_padding(sample.tolist(), length))
 
 
 def _packed_padding(lengths: list[float], length: int) -> float:
-    open_sequences, closed = [0.0] * 8, 0
-    for tokens in lengths:
-        place = next((i for i, used in enumerate(open_sequences) if used + tokens <= length), None)
-        if place is None:
-            place = open_sequences.index(max(open_sequences))
-            open_sequences[place] = 0.0
-            closed += 1
-        open_sequences[place] += tokens
-    used = sum(1 for filled in open_sequences if filled)
-    return 1 - sum(lengths) / ((closed + used) * length)
+    """As the loader packs, but for the fillers with which it closes what is left: some hundred sequences at a
+    time, the largest contexts first, each where it leaves the least space."""
+    sequences, first = 0, 0
+    while first < len(lengths):
+        last, tokens = first, 0.0
+        while last < len(lengths) and tokens + lengths[last] <= _PACKED_TOGETHER * length:
+            tokens += lengths[last]
+            last += 1
+        free: list[float] = []
+        for size in sorted(lengths[first:last], reverse=True):
+            place = bisect_left(free, size)
+            space = free.pop(place) if place < len(free) else float(length)
+            insort(free, space - size)
+        sequences += len(free)
+        first = last
+    return 1 - sum(lengths) / (sequences * length)
 
 
 def row_table(store: RowStore, row: int, limit: int) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
@@ -209,16 +216,17 @@ def write_html(found: Inspection, path: Path) -> None:
 <style>
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }}
 table {{ border-collapse: collapse; }} td, th {{ padding: 0 1em 0 0; text-align: left; }}
+.figures td:nth-child(n+2), .figures th:nth-child(n+2) {{ text-align: right; }}
 div {{ height: .8em; background: #4477aa; }}
 </style>
 <h1>Probe rows</h1>
 <table>{facts}</table>
 <h2>Measurements per row</h2>
-<table><tr><th>measurements</th><th>rows</th><th>in all</th><th></th></tr>{bars}</table>
+<table class="figures"><tr><th>measurements</th><th>rows</th><th>in all</th><th></th></tr>{bars}</table>
 <h2>Largest sources</h2>
-<table><tr><th>source</th><th>rows</th><th>measurements</th></tr>{sources}</table>
+<table class="figures"><tr><th>source</th><th>rows</th><th>measurements</th></tr>{sources}</table>
 <h2>Padding to expect</h2>
-<table><tr><th>tokens</th><th>one context a sequence</th><th>packed</th></tr>{padding}</table>
+<table class="figures"><tr><th>tokens</th><th>one context a sequence</th><th>packed</th></tr>{padding}</table>
 </html>
 """,
     )
@@ -228,6 +236,7 @@ def summary_lines(found: Inspection) -> list[tuple[str, str]]:
     """The figures as (name, text)."""
     per_row = found.measurements_per_row
     ipv4 = found.ipv4_rows / max(1, found.rows)
+    shards = "1 shard" if found.shards == 1 else f"{found.shards:,} shards"
     lines = [
         ("folder", found.path),
         ("fingerprint", found.fingerprint[:16]),
@@ -240,7 +249,7 @@ def summary_lines(found: Inspection) -> list[tuple[str, str]]:
         ),
         (
             "bytes",
-            f"{found.bytes:,} in {found.shards} shards, {found.bytes_per_measurement:.1f} a measurement",
+            f"{found.bytes:,} in {shards}, {found.bytes_per_measurement:.1f} a measurement",
         ),
         ("time", f"{found.first_time} to {found.last_time}"),
         ("span of a row", f"median {found.median_span_hours:.1f} h"),
