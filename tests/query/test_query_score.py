@@ -11,6 +11,7 @@ from query_oracle import log_probabilities
 
 from ping_llm.addresses import pack_one, parse_prefix
 from ping_llm.errors import PingError, UsageError
+from ping_llm.query import report
 from ping_llm.query.context import Question
 from ping_llm.query.files import Columns, read_columns, read_questions
 from ping_llm.query.report import print_anomalies, print_scores
@@ -88,8 +89,13 @@ def test_scores_and_anomalies_are_printed(model, tmp_path, capsys):
     assert sorted(line["row"] for line in lines) == list(range(40))
     print_anomalies(model, path, 3, None, as_json=True)
     strangest = json.loads(capsys.readouterr().out)
-    worst = sorted(lines, key=lambda line: -line["bits"]["result"])[:3]
-    assert [one["row"] for one in strangest] == [line["row"] for line in worst]
+    # 40 results are all candidates: the strangest cost most over their millisecond, each as asked by itself.
+    found = np.concatenate([part.row for part in model.scorer().add(columns)])
+    order = np.concatenate([[report._question(part, n) for n in range(len(part.row))]
+                            for part in model.scorer().add(columns)])  # fmt: skip
+    bits = model.rtt_scores(list(order), columns.rtt[found]).bits
+    assert [one["row"] for one in strangest] == found[np.argsort(-bits)[:3]].tolist()
+    np.testing.assert_allclose([one["bits_over_1_ms"] for one in strangest], np.sort(bits)[:-4:-1], rtol=1e-4)
     assert strangest[0]["expected"]["ms"]["0.05"] <= strangest[0]["expected"]["ms"]["0.95"]
     print_scores(model, path, 10, as_json=False)
     assert "10 measurements" in capsys.readouterr().out

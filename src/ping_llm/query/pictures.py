@@ -130,7 +130,7 @@ def scores_picture(bits: np.ndarray, title: str, path: Path) -> None:
 def anomalies_picture(anomalies: Sequence[dict[str, Any]], title: str, path: Path) -> None:
     """What was expected (the central 90 %) and what came."""
     shown = anomalies[:_MOST_LINES]
-    names = [f"{one['src_addr']} → {one['dst_addr']}, {one['bits']['result']:.1f} bits" for one in shown]
+    names = [f"{one['src_addr']} → {one['dst_addr']}, {one['bits_over_1_ms']:.1f} bits" for one in shown]
     figure, axes = _lines(names)
     place = np.arange(len(shown))
     low, high = (np.array([one["expected"]["ms"][level] for one in shown]) for level in ("0.05", "0.95"))
@@ -173,8 +173,8 @@ def generated_picture(made: Generated, path: Path) -> None:
                 )
     if failed:
         axes.legend(fontsize=8)
+    axes.margins(x=0.12, y=0.1)
     axes.set_ylim(bottom=0)
-    axes.margins(x=0.12)
     axes.set_xlabel("time (UTC)" if timed else "measurement")
     if timed:
         figure.autofmt_xdate()
