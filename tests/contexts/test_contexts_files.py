@@ -72,6 +72,41 @@ def test_measurements_read_directly_give_the_rows_that_a_build_gives(table, stor
         rows_of_parquet(other)
 
 
+def test_what_lies_beside_the_measurements_is_not_read(table, tmp_path):
+    """As `simulate` and `ingest` leave it: Hive partitions, a world, rejects."""
+    day = tmp_path / "date=2024-01-01"
+    day.mkdir()
+    (day / "part.parquet").write_bytes(table.read_bytes())
+    (tmp_path / "world.json").write_text("{}")
+    (tmp_path / "rejects").mkdir()
+    pq.write_table(pa.table({"reason": ["bad_time"]}), tmp_path / "rejects" / "part.parquet")
+    assert rows_of_parquet(tmp_path).block.equals(rows_of_parquet(table).block)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "what"),
+    [
+        ("src_addr", "192.0.2.300", "address"),
+        ("dst_addr", "not one", "address"),
+        ("rtt", float("nan"), "RTT"),
+        ("rtt", -2.0, "RTT"),
+        ("rtt", None, "RTT"),
+        ("event_time", 2**62, "time"),
+        ("event_time", None, "time"),
+    ],
+)
+def test_a_bad_measurement_is_named(table, tmp_path, column, value, what):
+    measurements = pq.read_table(table)
+    kind = measurements.schema.field(column).type
+    values = measurements[column].cast(pa.int64() if column == "event_time" else kind).to_pylist()
+    values[7] = value
+    changed = pa.array(values, pa.int64()).cast(kind) if column == "event_time" else pa.array(values, kind)
+    place = measurements.column_names.index(column)
+    pq.write_table(measurements.set_column(place, column, changed), tmp_path / "bad.parquet")
+    with pytest.raises(PingError, match=f"measurement 7 of .*bad.parquet has a bad {what}"):
+        rows_of_parquet(tmp_path / "bad.parquet")
+
+
 def _flip(folder, where):
     shard = next(folder.glob("*.arrayrecord"))
     data = bytearray(shard.read_bytes())

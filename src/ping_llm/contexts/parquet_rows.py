@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from ping_llm.addresses import pack
+from ping_llm.addresses import is_ipv4, pack
 from ping_llm.contexts.memory import MemoryRows
 from ping_llm.errors import PingError
 from ping_llm.rows.block import RowBlock
-from ping_llm.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from ping_llm.rows.inputs import find_files
+from ping_llm.schema import END_TIME_US, MAX_RTT_MS, NO_REPLY, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 
 #: 80 bytes each: 4 GB.
 MAX_MEASUREMENTS = 50_000_000
@@ -24,13 +25,14 @@ MAX_MEASUREMENTS = 50_000_000
 def rows_of_parquet(path: str | Path) -> MemoryRows:
     """One row a source, in time order; sources in the order of their bytes."""
     path = Path(path)
+    files = [str(file.path) for file in find_files([path])]
     try:
-        dataset = ds.dataset(path, format="parquet", partitioning=None)
-        names = set(dataset.schema.names)
+        dataset = ds.dataset(files, format="parquet", partitioning=None)
     except (OSError, pa.ArrowInvalid) as error:
         raise PingError(
             f"cannot read measurements from {path}: {error}; give a Parquet file or folder"
         ) from error
+    names = set(dataset.schema.names)
     missing = [name for name in REQUIRED_COLUMNS if name not in names]
     if missing:
         raise PingError(
@@ -49,15 +51,22 @@ def rows_of_parquet(path: str | Path) -> MemoryRows:
 def _block(table: pa.Table, path: Path) -> RowBlock:
     src, good_src = pack(table["src_addr"].combine_chunks())
     dst, good_dst = pack(table["dst_addr"].combine_chunks())
-    if not (good_src.all() and good_dst.all()):
-        row = int(np.flatnonzero(~(good_src & good_dst))[0])
-        raise PingError(
-            f"measurement {row} of {path} has a bad address "
-            f"({table['src_addr'][row]} to {table['dst_addr'][row]}); `ping-llm ingest` sets such ones aside"
-        )
-    time = table["event_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
-    rtt = table["rtt"].to_numpy().astype(np.float64)
+    times = table["event_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    time = pc.fill_null(times, -1).to_numpy()
+    rtt = pc.fill_null(table["rtt"].cast(pa.float64()), np.nan).to_numpy()
     numbers = {name: _numbers(table, name) for name in ("msm_id", "probe_id", "size", "packet_error_count")}
+    for what, good in (
+        ("address", good_src & good_dst & (is_ipv4(src) == is_ipv4(dst))),
+        ("time", (time >= 0) & (time < END_TIME_US)),
+        ("RTT", (rtt == NO_REPLY) | ((rtt >= 0) & (rtt <= MAX_RTT_MS))),
+    ):
+        if not good.all():
+            row = int(np.flatnonzero(~good)[0])
+            ends = f"{table['src_addr'][row]} to {table['dst_addr'][row]}"
+            raise PingError(
+                f"measurement {row} of {path} has a bad {what} ({ends}, {times[row]} µs, {rtt[row]} ms); "
+                "`ping-llm ingest` and `ping-llm rows build` set such ones aside"
+            )
     # Every column decides, so that the order of the files does not.
     words = np.ascontiguousarray(src).view(">u8").reshape(-1, 2)
     to = np.ascontiguousarray(dst).view(">u8").reshape(-1, 2)
