@@ -49,6 +49,7 @@ _ROOMS = (
     "bench_train",
     "bench_loader",
     "bench_feed",
+    "bench_encodings",
     "demo",
 )
 
