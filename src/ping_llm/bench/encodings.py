@@ -48,11 +48,11 @@ class EncodingsBench:
     """
 
     encodings: tuple[str, ...] = tuple(RTT_ENCODINGS)
-    steps: int = 300
+    steps: int = 200
     batch: int = 8
     layers: int = 2
     width: int = 96
-    questions: int = 150
+    questions: int = 120
     context: int = 12
 
     def words(self) -> list[str]:

@@ -11,11 +11,11 @@ def register(app: typer.Typer) -> None:
     @bench_app.command()
     def encodings(
         data: Path | None = typer.Option(None, "--data", help="Measurements (Parquet); without, simulated."),
-        steps: int = typer.Option(300, help="Steps of each training."),
+        steps: int = typer.Option(200, help="Steps of each training."),
         batch: int = typer.Option(8, help="Sequences of 256 tokens a step."),
         layers: int = typer.Option(2, help="Layers of the model."),
         width: int = typer.Option(96, help="Width of the model."),
-        questions: int = typer.Option(150, help="Questions of each test."),
+        questions: int = typer.Option(120, help="Questions of each test."),
         only: str = typer.Option("all", help="Names of encodings with commas in between, or all."),
         keep: Path | None = typer.Option(
             None, "--keep", help="Folder for the trainings; an interrupted benchmark goes on there."
