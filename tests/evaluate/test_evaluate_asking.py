@@ -5,6 +5,7 @@ import numpy as np
 from ping_llm.evaluate.asking import Asking, choose, ways
 from ping_llm.evaluate.columns import Columns
 from ping_llm.evaluate.history import History
+from ping_llm.evaluate.ids import Ids
 from ping_llm.evaluate.model_method import ModelMethod
 from ping_llm.model.config import ModelConfig
 from ping_llm.model.engine import Engine
@@ -52,6 +53,16 @@ def test_a_pair_without_a_past_is_asked_about_in_several_ways():
     assert [str(question.src) for question in known] == ["10.20.30.40"]
     assert [str(question.src) for question in new] == ["10.20.30.40", "10.20.0.0/16"]
     assert [len(question.context) for question in new] == [3, 3]  # never what is not earlier
+
+
+def test_a_destination_that_was_not_trained_on_can_be_cut():
+    data = _columns()
+    asked, asking = data.take(np.array([2, 3])).queries(), Asking(destination_bytes=(1, 2))
+    trained = Ids(data.dst[:1])
+    known, new = ways(asked, History(data), asking, trained)
+    assert [str(question.dst) for question in known] == ["0.0.0.1"]
+    assert [str(question.dst) for question in new] == ["0.0.0.0/8", "0.0.0.0/16"]
+    assert [len(several) for several in ways(asked, History(data), asking)] == [1, 1]
 
 
 def test_answers_of_several_ways_are_mixed():

@@ -4,7 +4,8 @@ A context is chosen for its question: earlier measurements of the same pair firs
 neighbours, then of other destinations, the newest of each.
 
 A pair without a past can also be asked about with the source cut to a prefix. Of a whole source a model
-remembers what it was trained on; of a prefix it knows little, and has to read the context.
+remembers what it was trained on; of a prefix it knows little, and has to read the context. The same goes for
+destinations that were not trained on: of a whole one, a model may believe what it learned of a neighbour.
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 from ping_llm.addresses import Prefix, is_ipv4
 from ping_llm.evaluate.columns import Columns, Queries
 from ping_llm.evaluate.history import History
+from ping_llm.evaluate.ids import Ids
 from ping_llm.query.context import Context, Question
 
 #: Looked through for a question: older measurements of a busy source are hardly ever the better choice.
@@ -29,23 +31,35 @@ class Asking:
       pair_share: of these at most for the pair itself: what else the source sees now says how it fares now.
       source_bytes: where nothing of the pair is known, it is asked about once with each so many bytes of the
         source, and the answers are mixed; 0 is the whole source.
+      destination_bytes: the same for a destination that was not trained on.
     """
 
     size: int = 30
     pair_share: float = 2 / 3
     source_bytes: tuple[int, ...] = (0,)
+    destination_bytes: tuple[int, ...] = (0,)
 
 
-def ways(queries: Queries, context: History, asking: Asking) -> list[list[Question]]:
-    """For each query, the questions whose answers are mixed."""
+def ways(
+    queries: Queries, context: History, asking: Asking, trained_destinations: Ids | None = None
+) -> list[list[Question]]:
+    """For each query, the questions whose answers are mixed.
+
+    Without `trained_destinations`, all destinations count as trained on.
+    """
     past = context.of_source(queries)
+    new = np.zeros(len(queries), bool)
+    if trained_destinations is not None:
+        new = trained_destinations.find(queries.dst) < 0
     return [
-        _ways(queries, index, past.columns, max(low, high - _LOOK_BACK), high, asking)
+        _ways(queries, index, past.columns, max(low, high - _LOOK_BACK), high, asking, bool(new[index]))
         for index, (low, high) in enumerate(zip(past.low, past.high, strict=True))
     ]
 
 
-def _ways(queries: Queries, index: int, past: Columns, low: int, high: int, asking: Asking) -> list[Question]:
+def _ways(
+    queries: Queries, index: int, past: Columns, low: int, high: int, asking: Asking, new: bool
+) -> list[Question]:
     src, dst = queries.src[index], queries.dst[index]
     seconds = int(queries.time[index] // 1_000_000)
     chosen = choose(past.dst[low:high], dst, asking.size, asking.pair_share) + low
@@ -53,8 +67,9 @@ def _ways(queries: Queries, index: int, past: Columns, low: int, high: int, aski
     context = Context.of(src, known.dst, known.time, known.rtt, np.arange(len(chosen)))
     has_past = bool((known.dst == dst).all(axis=1).any())
     return [
-        Question(_prefix(src, count), _prefix(dst, 0), seconds, context if len(chosen) else None)
-        for count in ((0,) if has_past else asking.source_bytes)
+        Question(_prefix(src, of_src), _prefix(dst, of_dst), seconds, context if len(chosen) else None)
+        for of_src in ((0,) if has_past else asking.source_bytes)
+        for of_dst in (asking.destination_bytes if new and not has_past else (0,))
     ]
 
 

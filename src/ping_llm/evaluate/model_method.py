@@ -10,6 +10,7 @@ from ping_llm.evaluate.asking import Asking, ways
 from ping_llm.evaluate.baselines.base import Baseline
 from ping_llm.evaluate.columns import Columns, Queries
 from ping_llm.evaluate.history import History
+from ping_llm.evaluate.ids import Ids
 from ping_llm.evaluate.predictive import Knots
 from ping_llm.query.distribution import RttDistribution, mix
 from ping_llm.query.model import Model
@@ -38,6 +39,7 @@ class ModelMethod(Baseline):
 
     def __init__(self, model: Model, name: str = "model", asking: Asking | None = None):
         self.model, self.name, self.asking = model, name, asking or Asking()
+        self._destinations: Ids | None = None
 
     @classmethod
     def load(cls, run: Path, asking: Asking | None = None) -> Self:
@@ -45,14 +47,17 @@ class ModelMethod(Baseline):
 
     def sized(self, size: int) -> "ModelMethod":
         """The same with another number of measurements of context."""
-        return ModelMethod(self.model, self.name, replace(self.asking, size=size))
+        other = ModelMethod(self.model, self.name, replace(self.asking, size=size))
+        other._destinations = self._destinations
+        return other
 
     def fit(self, train: Columns) -> Self:
-        """Nothing: it was trained before, and must not have seen what it is asked about."""
+        """Only note the destinations: it was trained before, and has not seen what it is asked about."""
+        self._destinations = Ids(train.dst)
         return self
 
     def predict(self, queries: Queries, context: History) -> Knots:
-        asked = ways(queries, context, self.asking)
+        asked = ways(queries, context, self.asking, self._destinations)
         owner = [index for index, questions in enumerate(asked) for _ in questions]
         questions = [question for several in asked for question in several]
         levels, failure = np.empty((len(queries), len(_GRID))), np.empty(len(queries))

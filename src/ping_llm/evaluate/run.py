@@ -16,6 +16,7 @@ from ping_llm.evaluate import report
 from ping_llm.evaluate.baselines.base import Baseline
 from ping_llm.evaluate.baselines.every import make
 from ping_llm.evaluate.bootstrap import Bootstrap
+from ping_llm.evaluate.columns import Columns
 from ping_llm.evaluate.data import EvaluationData, Test, read
 from ping_llm.evaluate.options import EvaluateOptions
 from ping_llm.evaluate.scores import Scores, sources_of, strata, summary
@@ -48,7 +49,7 @@ def evaluate(
     context, whole = {}, {}
     if run is not None:
         folder = f"model-{_weights_digest(run)}"
-        load = _loader(run)
+        load = _loader(run, data.train)
         methods.append(("model", folder, load))
     total = len(methods) * len(data.tests)
     scores: dict[str, dict[str, Scores]] = {test.name: {} for test in data.tests}
@@ -167,14 +168,14 @@ def _folder(name: str) -> str:
     return name.replace(",", "").replace(" ", "-")
 
 
-def _loader(run: Path) -> Callable:
+def _loader(run: Path, train: Columns) -> Callable:
     loaded: list = []
 
     def load():
         if not loaded:
             from ping_llm.evaluate.model_method import ModelMethod
 
-            loaded.append(ModelMethod.load(run))
+            loaded.append(ModelMethod.load(run).fit(train))
         return loaded[0]
 
     return load
