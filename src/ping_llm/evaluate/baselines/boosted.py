@@ -4,9 +4,16 @@ of the pair, the source and the destination.
 One model a quantile (Friedman's boosting under the pinball loss), as scikit-learn has it. It is trained as it
 is asked: on the inner split, where pairs, sources and destinations are new as they will be. What it learns is
 how far off the analyst's first guess is, in log RTT.
+
+Trees remember pairs by their addresses, so quantiles are too narrow on pairs that they were not trained on.
+Hence they are trained on half of the pairs (new sources, new destinations) and asked about the other half,
+both ways round. By how new a question is, that gives the best number of trees, how far quantiles have to be
+moved (Romano, Patterson, Candès, "Conformalized quantile regression", NeurIPS 2019) and the share of the
+marginal.
+On new pairs of MENOG that brought 8.58 bits down to 7.65.
 """
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -14,9 +21,10 @@ from ping_llm import addresses
 from ping_llm.evaluate.baselines import pair_kernels
 from ping_llm.evaluate.baselines.base import BACKGROUND, Baseline, marginal
 from ping_llm.evaluate.baselines.failure_rates import FailureRates
-from ping_llm.evaluate.baselines.point import FLOOR_MS, Medians
+from ping_llm.evaluate.baselines.point import ENOUGH, FLOOR_MS, Medians, best_share
 from ping_llm.evaluate.columns import Columns, Queries
 from ping_llm.evaluate.history import History
+from ping_llm.evaluate.ids import Ids, pairs_of
 from ping_llm.evaluate.predictive import Knots, mixed
 from ping_llm.evaluate.splits import Novelty, inner_split
 from ping_llm.schema import MAX_RTT_MS
@@ -27,6 +35,12 @@ QUANTILES = (0.02, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 0.98)
 TRAINING_ROWS = 20_000
 TREES = 100
 LEAVES = 31
+
+#: Shares of the trees to choose from, by how new a question is.
+STAGES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+
+_LEVELS = np.concatenate([[0], QUANTILES, [1]])
+_NOVELTIES = 5
 
 #: A source that was not trained on is known by its newest measurements, this many at most.
 _LOOK_BACK = 30
@@ -40,51 +54,105 @@ class Boosted(Baseline):
         self._rows, self._trees, self._seed = rows, trees, seed
 
     def fit(self, train: Columns) -> Self:
-        from sklearn.ensemble import HistGradientBoostingRegressor
-        from threadpoolctl import threadpool_limits
-
         self._failures, self._background = FailureRates(train), marginal(train)
+        self._novelty = Novelty.of(train)
         learn_on, asked, context = inner_split(train)
-        random = np.random.default_rng(self._seed)
-        chosen = np.flatnonzero(asked.replied)
-        if len(chosen) > self._rows:
-            # Four fifths of the inner test are known pairs: the rarer kinds of newness get equal shares.
-            kind = Novelty.of(learn_on).classes(asked.src[chosen], asked.dst[chosen])
-            share = 1.0 / np.maximum(np.bincount(kind, minlength=5), 1)[kind]
-            chosen = np.sort(random.choice(chosen, self._rows, replace=False, p=share / share.sum()))
+        novelty = Novelty.of(learn_on)
+        chosen = self._chosen(asked, novelty.classes(asked.src, asked.dst))
         limit = context.limit[chosen] if isinstance(context.limit, np.ndarray) else context.limit
         asked, context = asked.take(chosen), context.limited(limit)
+        kind = novelty.classes(asked.src, asked.dst)
         self._learn_statistics(learn_on)
         features, guess = self._features(asked.queries(), context)
         target = np.log(asked.rtt + FLOOR_MS) - guess
-        self._models = []
-        for level in QUANTILES:
-            model = HistGradientBoostingRegressor(
-                loss="quantile", quantile=level, max_iter=self._trees, max_leaf_nodes=LEAVES,
-                min_samples_leaf=40, learning_rate=0.1, random_state=self._seed,
-            )  # fmt: skip
-            # OpenMP's threads wait by spinning: on a busy machine two are slower than one, by far.
-            with threadpool_limits(limits=1):
-                self._models.append(model.fit(features, target))
+        first_half = _halves(asked, kind)
+        unseen = np.empty((len(self._stages), len(asked), len(QUANTILES)))
+        for half in (first_half, ~first_half):
+            if half.any() and not half.all():
+                unseen[:, ~half] = self._staged(self._boost(features[half], target[half]), features[~half])
+            else:
+                unseen[:, ~half] = 0.0
+        self._adjust(unseen, target, guess, kind, asked.rtt)
+        self._models = self._boost(features, target)
         self._learn_statistics(train)
         return self
 
     def predict(self, queries: Queries, context: History) -> Knots:
-        from threadpoolctl import threadpool_limits
-
         if not len(queries):
             return Knots(np.zeros((0, 2)), np.array([0.0, 1.0]), np.zeros(0))
         features, guess = self._features(queries, context)
-        with threadpool_limits(limits=1):
-            logs = np.stack([model.predict(features) for model in self._models], axis=1)
-        logs = np.sort(logs, axis=1) + guess[:, None]
-        # Beyond the outermost quantiles the distribution ends as far again as they are from the next.
-        low = logs[:, :1] - np.maximum(logs[:, 1:2] - logs[:, :1], 0.02)
-        high = logs[:, -1:] + np.maximum(logs[:, -1:] - logs[:, -2:-1], 0.02)
-        values = np.clip(np.exp(np.concatenate([low, logs, high], axis=1)) - FLOOR_MS, 0, MAX_RTT_MS)
-        levels = np.concatenate([[0], QUANTILES, [1]])
+        kind = self._novelty.classes(queries.src, queries.dst)
+        logs = self._staged(self._models, features)[self._stage[kind], np.arange(len(queries))]
+        values = _values(logs + self._moved[kind], guess)
         failure = self._failures.by_pair(queries, context)
-        return mixed(values, levels, self._background, np.full(len(queries), BACKGROUND), failure)
+        return mixed(values, _LEVELS, self._background, self._share[kind], failure)
+
+    @property
+    def _stages(self) -> list[int]:
+        return [max(1, round(self._trees * share)) for share in STAGES]
+
+    def _chosen(self, asked: Columns, kind: np.ndarray) -> np.ndarray:
+        """Replies to learn from; where there are too many, all kinds of newness get equal shares."""
+        chosen = np.flatnonzero(asked.replied)
+        if len(chosen) <= self._rows:
+            return chosen
+        # Four fifths of the inner test are known pairs.
+        share = 1.0 / np.maximum(np.bincount(kind[chosen], minlength=_NOVELTIES), 1)[kind[chosen]]
+        random = np.random.default_rng(self._seed)
+        return np.sort(random.choice(chosen, self._rows, replace=False, p=share / share.sum()))
+
+    def _boost(self, features: np.ndarray, target: np.ndarray) -> list[Any]:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+        from threadpoolctl import threadpool_limits
+
+        models = []
+        for level in QUANTILES:
+            model = HistGradientBoostingRegressor(
+                loss="quantile", quantile=level, max_iter=self._trees, max_leaf_nodes=LEAVES,
+                min_samples_leaf=40, learning_rate=0.1, early_stopping=False, random_state=self._seed,
+            )  # fmt: skip
+            # OpenMP's threads wait by spinning: on a busy machine two are slower than one, by far.
+            with threadpool_limits(limits=1):
+                models.append(model.fit(features, target))
+        return models
+
+    def _staged(self, models: list[Any], features: np.ndarray) -> np.ndarray:
+        """float64 [stages, n, quantiles]: what the first so many trees say, ascending."""
+        from threadpoolctl import threadpool_limits
+
+        out = np.empty((len(self._stages), len(features), len(QUANTILES)))
+        with threadpool_limits(limits=1):
+            for column, model in enumerate(models):
+                for number, answer in enumerate(model.staged_predict(features), start=1):
+                    if number in self._stages:
+                        out[self._stages.index(number), :, column] = answer
+        return np.sort(out, axis=2)
+
+    def _adjust(
+        self, unseen: np.ndarray, target: np.ndarray, guess: np.ndarray, kind: np.ndarray, rtt: np.ndarray
+    ) -> None:
+        """Of each newness: the number of trees, the quantiles' moves and the marginal's share."""
+        levels = np.array(QUANTILES)
+        off = target[:, None] - unseen
+        pinball = np.where(off > 0, levels * off, (levels - 1) * off).mean(axis=2)
+        wide = Knots(
+            self._background.values, self._background.levels, np.zeros(len(rtt)), np.zeros(len(rtt), np.int64)
+        ).bin_probability(rtt)
+        self._stage = np.full(_NOVELTIES, len(self._stages) - 1)
+        self._moved = np.zeros((_NOVELTIES, len(QUANTILES)))
+        self._share = np.full(_NOVELTIES, BACKGROUND)
+        for number in range(_NOVELTIES):
+            rows = np.flatnonzero(kind == number)
+            if len(rows) < ENOUGH:
+                rows = np.flatnonzero(kind != Novelty.KNOWN_PAIR)
+            if len(rows) < ENOUGH:
+                continue
+            stage = self._stage[number] = int(np.argmin(pinball[:, rows].mean(axis=1)))
+            for column, level in enumerate(QUANTILES):
+                self._moved[number, column] = np.quantile(off[stage, rows, column], level)
+            values = _values(unseen[stage, rows] + self._moved[number], guess[rows])
+            own = Knots(values, _LEVELS, np.zeros(len(rows))).bin_probability(rtt[rows])
+            self._share[number] = best_share(own, wide[rows])
 
     def _learn_statistics(self, train: Columns) -> None:
         replies = train.take(train.replied)
@@ -142,3 +210,20 @@ class Boosted(Baseline):
         found = count[past.high] - count[low]
         mean = (total[past.high] - total[low]) / np.maximum(found, 1)
         return np.where(found > 0, mean, np.nan), found
+
+
+def _halves(asked: Columns, kind: np.ndarray) -> np.ndarray:
+    """True for one half of the pairs; new sources and new destinations are not divided."""
+    src, dst = Ids(asked.src).of_rows, Ids(asked.dst).of_rows
+    pair = Ids(pairs_of(asked.src, asked.dst)).of_rows
+    by_source = (kind == Novelty.NEW_SOURCE) | (kind == Novelty.NEW_ENDS)
+    number = np.where(by_source, src, np.where(kind == Novelty.NEW_DESTINATION, dst, pair))
+    return number % 2 == 0
+
+
+def _values(logs: np.ndarray, guess: np.ndarray) -> np.ndarray:
+    """ms at _LEVELS; beyond the outermost quantiles as far again as they are from the next."""
+    logs = np.sort(logs, axis=1) + guess[:, None]
+    low = logs[:, :1] - np.maximum(logs[:, 1:2] - logs[:, :1], 0.02)
+    high = logs[:, -1:] + np.maximum(logs[:, -1:] - logs[:, -2:-1], 0.02)
+    return np.clip(np.exp(np.concatenate([low, logs, high], axis=1)) - FLOOR_MS, 0, MAX_RTT_MS)

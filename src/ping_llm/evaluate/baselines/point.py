@@ -26,7 +26,7 @@ from ping_llm.schema import MAX_RTT_MS
 FLOOR_MS = 0.1
 
 #: Fewer residuals than this say too little about tails: a wider group's are taken.
-_ENOUGH = 60
+ENOUGH = 60
 
 _NOVELTIES = 5
 
@@ -98,13 +98,17 @@ class PointBaseline(Baseline):
         row = np.zeros(len(asked), np.int64)
         wide = Knots(self.background.values, self.background.levels, np.zeros(len(asked)), row)
         wide_probability = wide.bin_probability(asked.rtt)
-        shares = np.array(_SHARES)[:, None]
-        bits = bits_of((1 - shares) * own + shares * wide_probability)
         out = np.full(_NOVELTIES, BACKGROUND)
         for number in range(_NOVELTIES):
-            if (novelty == number).sum() >= _ENOUGH:
-                out[number] = _SHARES[int(np.argmin(bits[:, novelty == number].mean(axis=1)))]
+            if (novelty == number).sum() >= ENOUGH:
+                out[number] = best_share(own[novelty == number], wide_probability[novelty == number])
         return out
+
+
+def best_share(own: np.ndarray, wide: np.ndarray) -> float:
+    """The share of the marginal that costs the fewest bits, from the probabilities of what happened."""
+    shares = np.array(_SHARES)[:, None]
+    return _SHARES[int(np.argmin(bits_of((1 - shares) * own + shares * wide).mean(axis=1)))]
 
 
 def _spread(predicted: np.ndarray, residuals: np.ndarray) -> np.ndarray:
@@ -120,11 +124,11 @@ def _residual_tables(predicted: np.ndarray, actual: np.ndarray, group: np.ndarra
     wider = []
     for novelty in range(_NOVELTIES):
         own = residual[group % _NOVELTIES == novelty]
-        wider.append(np.quantile(own, LEVELS) if len(own) >= _ENOUGH else overall)
+        wider.append(np.quantile(own, LEVELS) if len(own) >= ENOUGH else overall)
     out = np.empty((groups, len(LEVELS)))
     for number in range(groups):
         own = residual[group == number]
-        out[number] = np.quantile(own, LEVELS) if len(own) >= _ENOUGH else wider[number % _NOVELTIES]
+        out[number] = np.quantile(own, LEVELS) if len(own) >= ENOUGH else wider[number % _NOVELTIES]
     return out
 
 
