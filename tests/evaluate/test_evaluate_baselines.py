@@ -5,8 +5,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 
+from ping_llm import addresses
 from ping_llm.addresses import is_ipv4
 from ping_llm.evaluate import metrics
 from ping_llm.evaluate.baselines.base import Baseline
@@ -16,6 +18,7 @@ from ping_llm.evaluate.baselines.pair_history import PairHistory
 from ping_llm.evaluate.baselines.vivaldi import Vivaldi
 from ping_llm.evaluate.columns import Columns
 from ping_llm.evaluate.history import History
+from ping_llm.evaluate.ids import Ids, pairs_of
 from ping_llm.evaluate.scores import Scores, summary
 from ping_llm.evaluate.splits import SplitOptions, split
 from ping_llm.simulate.options import WorldOptions
@@ -34,15 +37,17 @@ def address(number: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def plane() -> Columns:
-    """Hosts on a plane behind access links, 60 sources and 40 destinations, three rounds of four fifths of
-    the pairs; sources with numbers near each other live near each other."""
+    """Hosts on a plane behind access links, 60 sources and 40 destinations, six rounds of four fifths of
+    the pairs; sources with numbers near each other live near each other. Each pair's path has a detour of its
+    own, about a tenth, which lasts: that is what a pair's past knows and a place does not."""
     random = np.random.default_rng(5)
     at = random.uniform(0, 100, (20, 2))[np.arange(100) // 5] + random.normal(0, 2, (100, 2))
     height = random.gamma(2, 2, 100)
     pairs = np.stack(np.meshgrid(np.arange(60), np.arange(60, 100)), -1).reshape(-1, 2)
-    rows = np.concatenate([random.permutation(pairs)[: len(pairs) * 4 // 5] for _ in range(4)])
+    rows = np.concatenate([random.permutation(pairs)[: len(pairs) * 4 // 5] for _ in range(6)])
     distance = np.linalg.norm(at[rows[:, 0]] - at[rows[:, 1]], axis=1) + height[rows].sum(axis=1)
-    rtt = distance * random.lognormal(0, 0.03, len(rows))
+    detour = random.lognormal(0, 0.1, (60, 100))[rows[:, 0], rows[:, 1]]
+    rtt = distance * detour * random.lognormal(0, 0.03, len(rows))
     rtt[random.random(len(rows)) < np.where(rows[:, 1] % 10 == 0, 0.5, 0.02)] = -1
     return Columns(
         np.arange(len(rows)) * 60_000_000, address(rows[:, 0] * 40), address(rows[:, 1] * 300), rtt
@@ -50,7 +55,7 @@ def plane() -> Columns:
 
 
 def quick(name: str) -> Baseline:
-    """The method, trained as briefly as 7,000 measurements need."""
+    """The method, trained as briefly as 11,000 measurements need."""
     return {"vivaldi": partial(Vivaldi, steps=400_000), "dmfsgd": partial(Dmfsgd, steps=400_000)}.get(
         name, partial(make, name)
     )()
@@ -89,12 +94,13 @@ def test_each_beats_the_one_it_should(figures):
         ("neighbours", "by destination", "sources"),
         ("dmfsgd", "by destination", "sources"),
         ("pair last", "neighbours", "later"),
+        ("pair last", "vivaldi", "later"),
+        ("pair last", "dmfsgd", "later"),
         ("pair recent", "pair last", "later"),
         ("prefixes", "by destination", "later"),
     ):
         assert medae(better, test) < medae(worse, test), (better, worse, test)
-        if not better.startswith("by "):  # these trust the few pairs that they know too much
-            assert figures[better][test]["bits"] < figures[worse][test]["bits"], (better, worse, test)
+        assert figures[better][test]["bits"] < figures[worse][test]["bits"], (better, worse, test)
 
 
 def test_distributions_are_about_calibrated(figures):
@@ -189,45 +195,67 @@ def test_vivaldi_on_the_planetlab_matrix_is_as_good_as_its_literature_says():
 
 
 def test_the_real_pings_give_the_published_figures():
-    """First 80 % by time of the MENOG pings: 1.3 ms by the last value, 1.6 by the median of 8, 4.1 by the
-    training median, 34.8 by the global one."""
-    path = SHARED / "atlas/menog-2019.jsonl.gz"
-    if not path.exists():
-        pytest.skip("the MENOG pings are not at ../shared/data")
-    data = _menog(path)
+    """First 80 % by time of the MENOG pings to learn from, the replies of the rest asked about.
+
+    The published figures are of pairs of a *probe* and a destination: all of these have a past. By the
+    source's address, which changes for many probes, a sixth of the measurements are of new pairs.
+    """
+    data = _menog()
     cut = int(0.8 * len(data))
     train, test = data.take(slice(0, cut)), data.take(slice(cut, None))
-    test = test.take(test.replied)
-    history = History(data)
-    overall = np.median(train.rtt[train.replied])
-    assert metrics.median_absolute_error(np.full(len(test), overall), test.rtt) == pytest.approx(
-        34.8, abs=0.1
-    )
+    overall = np.full(len(test), np.median(train.rtt))
+    half_a_digit = 0.053  # and 0.003 ms: of measurements in the same second, none looks back on the other
+    assert metrics.median_absolute_error(overall, test.rtt) == pytest.approx(34.8, abs=half_a_digit)
     for kind, median, mean in (("last", 1.3, 11.9), ("recent", 1.6, 9.5), ("trained", 4.1, None)):
         method = PairHistory(kind)
         method.learn(train)
-        predicted, _ = method.points(test.queries(), history)
-        # A sixth of the measurements are of pairs without training history: what answers for these is open.
-        slack = 0.1 if mean else 0.6
-        assert metrics.median_absolute_error(predicted, test.rtt) == pytest.approx(median, abs=slack), kind
-        if mean:
-            assert metrics.mean_absolute_error(predicted, test.rtt) == pytest.approx(mean, rel=0.02), kind
+        predicted, _ = method.points(test.queries(), History(data))
+        error = metrics.absolute_error(predicted, test.rtt)
+        assert np.median(error) == pytest.approx(median, abs=half_a_digit), kind
+        assert mean is None or error.mean() == pytest.approx(mean, abs=half_a_digit), kind
+    # Another factorisation than the published one, so not the same figure: it must not be a worse one.
+    factors = Dmfsgd(rank=6, penalty=0.02)
+    factors.learn(train)
+    predicted, _ = factors.points(test.queries(), History(train))
+    assert metrics.median_absolute_error(predicted, test.rtt) < 11.3
 
 
-def _menog(path: Path) -> Columns:
-    """Average RTTs; the source is the address the Internet saw unless the probe's own is public."""
-    import orjson
+def test_factors_of_the_real_pings_answer_for_new_pairs():
+    """A fifth of the pairs held out: published are 28.3 ms by rank 3 and 36.3 by the global median.
 
-    from ping_llm import addresses
+    Which pairs were held out is not known, and by the draw the global median's error is 33 to 37 ms.
+    """
+    data = _menog()
+    pairs = Ids(pairs_of(data.src, data.dst))
+    held = (np.random.default_rng(0).random(len(pairs)) < 0.2)[pairs.of_rows]
+    train, test = data.take(~held), data.take(held)
+    overall = np.full(len(test), np.median(train.rtt))
+    assert 33 <= metrics.median_absolute_error(overall, test.rtt) <= 37.1
+    factors = Dmfsgd(rank=3, penalty=0.05)
+    factors.learn(train)
+    predicted, _ = factors.points(test.queries(), History(train))
+    assert metrics.median_absolute_error(predicted, test.rtt) < 28.3
 
+
+def _menog() -> Columns:
+    """Average RTTs of the replies, by probe: its number is made the source's address."""
+    path = SHARED / "atlas/menog-2019.jsonl.gz"
+    if not path.exists():
+        pytest.skip("the MENOG pings are not at ../shared/data")
     with gzip.open(path) as lines:
         results = [orjson.loads(line) for line in lines]
-    own, own_valid = addresses.pack([r.get("src_addr") or "" for r in results])
-    seen, seen_valid = addresses.pack([r.get("from") or "" for r in results])
     dst, valid = addresses.pack([r.get("dst_addr") or "" for r in results])
-    public = own_valid & addresses.is_public(own)
     rtt = np.array([float(r.get("avg") or -1) for r in results])
     time = np.array([int(r["timestamp"]) for r in results]) * 1_000_000
-    good = valid & (public | seen_valid)
-    columns = Columns(time, np.where(public[:, None], own, seen), dst, np.where(rtt < 0, -1.0, rtt))
-    return columns.take(good).sorted_by_time()
+    probe = address(np.array([int(r["prb_id"]) for r in results]))
+    return Columns(time, probe, dst, rtt).take(valid & (rtt > 0)).sorted_by_time()
+
+
+def test_rank_and_penalty_are_chosen_on_the_training_data(plane):
+    """The choice is that of the least error on the inner splits, and the same every time."""
+    splits = split(plane)
+    method = Dmfsgd(steps=200_000)
+    errors = method.choose(splits.train)
+    assert (method.rank, method.penalty) == min(errors, key=lambda key: errors[key])
+    assert errors == Dmfsgd(steps=200_000).choose(splits.train)
+    assert len(errors) > 1

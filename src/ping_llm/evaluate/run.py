@@ -42,7 +42,7 @@ def evaluate(
     data = read(data_path, options)
     _claim(out, data, options)
     methods: list[tuple[str, str, Callable[[], Baseline]]] = [
-        (name, _folder(name), partial(make, name)) for name in options.baselines
+        (name, _baseline_folder(name), partial(make, name)) for name in options.baselines
     ]
     if world is not None:
         methods.append(("truth", "truth", lambda: _truth(world)))
@@ -166,6 +166,11 @@ def _plain(options: EvaluateOptions) -> dict:
 
 def _folder(name: str) -> str:
     return name.replace(",", "").replace(" ", "-")
+
+
+def _baseline_folder(name: str) -> str:
+    revision = make(name).revision
+    return _folder(name) + (f"-{revision}" if revision > 1 else "")
 
 
 def _loader(run: Path, train: Columns) -> Callable:

@@ -25,6 +25,8 @@ class Baseline(ABC):
     name: str
     #: Where the method was published, or what it is folklore of.
     paper: ClassVar[str] = ""
+    #: Raised when its answers change, so that kept ones are not mistaken for them.
+    revision: ClassVar[int] = 1
 
     @abstractmethod
     def fit(self, train: Columns) -> Self: ...

@@ -49,6 +49,7 @@ _LOOK_BACK = 30
 class Boosted(Baseline):
     name = "boosted"
     paper = 'Friedman, "Greedy function approximation", 2001; Ke et al., "LightGBM", 2017 (histograms)'
+    revision = 2
 
     def __init__(self, rows: int = TRAINING_ROWS, trees: int = TREES, seed: int = 0):
         self._rows, self._trees, self._seed = rows, trees, seed

@@ -2,6 +2,9 @@
 
 The distribution is that end's own training results, leaning on the marginal of all while they are few (a
 Dirichlet prior). A source that was not trained on is known by the measurements it may look back on.
+
+An end's results are those of a few pairs, and another pair's lie beside them. So, by how new a question is,
+as much of the marginal is mixed in as costs the fewest bits on an inner split of the training data.
 """
 
 from typing import Self
@@ -10,10 +13,12 @@ import numpy as np
 
 from ping_llm.evaluate.baselines.base import BACKGROUND, LEVELS, Baseline, marginal
 from ping_llm.evaluate.baselines.failure_rates import FailureRates
+from ping_llm.evaluate.baselines.point import ENOUGH, best_share
 from ping_llm.evaluate.columns import Columns, Queries
 from ping_llm.evaluate.history import History
 from ping_llm.evaluate.ids import Ids
 from ping_llm.evaluate.predictive import Knots, mixed
+from ping_llm.evaluate.splits import Novelty, inner_split
 
 #: The marginal of all counts as this many results of the end's own.
 _PRIOR_RESULTS = 3.0
@@ -22,8 +27,42 @@ _PRIOR_RESULTS = 3.0
 _LOOK_BACK = 64
 
 
+#: The shares of the marginal are chosen on this many measurements at most.
+_CHOSEN_ON = 20_000
+
+_NOVELTIES = 5
+
+
 class _ByEnd(Baseline):
+    revision = 2
+
     def fit(self, train: Columns) -> Self:
+        learn_on, asked, context = inner_split(train)
+        chosen = np.flatnonzero(asked.replied)
+        if len(chosen) > _CHOSEN_ON:
+            chosen = np.sort(np.random.default_rng(0).choice(chosen, _CHOSEN_ON, replace=False))
+        limit = context.limit[chosen] if isinstance(context.limit, np.ndarray) else context.limit
+        asked, context = asked.take(chosen), context.limited(limit)
+        self._learn(learn_on)
+        kind = self._novelty.classes(asked.src, asked.dst)
+        own = self._own(asked.queries(), context).bin_probability(asked.rtt)
+        row = np.zeros(len(asked), np.int64)
+        wide = Knots(self._background.values, self._background.levels, np.zeros(len(asked)), row)
+        wide_probability = wide.bin_probability(asked.rtt)
+        self._share = np.full(_NOVELTIES, BACKGROUND)
+        for number in range(_NOVELTIES):
+            if (kind == number).sum() >= ENOUGH:
+                self._share[number] = best_share(own[kind == number], wide_probability[kind == number])
+        self._learn(train)
+        return self
+
+    def predict(self, queries: Queries, context: History) -> Knots:
+        own = self._own(queries, context)
+        share = self._share[self._novelty.classes(queries.src, queries.dst)]
+        return mixed(own.values[own.row], own.levels[own.row], self._background, share, own.failure)
+
+    def _learn(self, train: Columns) -> None:
+        self._novelty = Novelty.of(train)
         replies = train.take(train.replied)
         self._failures = FailureRates(train)
         self._background = marginal(train)
@@ -43,7 +82,10 @@ class _ByEnd(Baseline):
         nothing = mixed(self._background.quantile(LEVELS), LEVELS, self._background, np.ones(1), np.zeros(1))
         self._values = np.concatenate([own.values, nothing.values])
         self._levels = np.concatenate([own.levels, nothing.levels])
-        return self
+
+    def _own(self, queries: Queries, context: History) -> Knots:
+        """The end's own distribution."""
+        raise NotImplementedError
 
     def _end(self, of: Columns | Queries) -> np.ndarray:
         raise NotImplementedError
@@ -59,7 +101,7 @@ class BySource(_ByEnd):
     def _end(self, of: Columns | Queries) -> np.ndarray:
         return of.src
 
-    def predict(self, queries: Queries, context: History) -> Knots:
+    def _own(self, queries: Queries, context: History) -> Knots:
         row, failure = self._rows(queries), self._failures.by_source(queries)
         new = np.flatnonzero(row == len(self._values) - 1)
         if not len(new):
@@ -83,7 +125,7 @@ class ByDestination(_ByEnd):
     def _end(self, of: Columns | Queries) -> np.ndarray:
         return of.dst
 
-    def predict(self, queries: Queries, context: History) -> Knots:
+    def _own(self, queries: Queries, context: History) -> Knots:
         return Knots(self._values, self._levels, self._failures.by_destination(queries), self._rows(queries))
 
 

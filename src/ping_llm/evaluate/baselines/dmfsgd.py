@@ -36,6 +36,7 @@ _PLACED_EDGES = np.array([2, 5, 10, 30])
 
 class Dmfsgd(PointBaseline):
     paper = 'Liao, Du, Geurts, Leduc, "DMFSGD: a decentralized matrix factorization algorithm", ToN 2013'
+    revision = 2
     groups: ClassVar[int] = len(_PLACED_EDGES) + 3
 
     def __init__(
@@ -47,6 +48,7 @@ class Dmfsgd(PointBaseline):
         self.rank, self.penalty = self._ranks[0], self._penalties[0]
         self._steps, self._seed = steps, seed
         self._noise: float | None = None
+        self._prior: tuple[np.ndarray, np.ndarray, float]
 
     def fit(self, train: Columns) -> Self:
         self.choose(train)
