@@ -121,6 +121,7 @@ def test_what_does_not_fit_is_said_by_every_question(run, tmp_path):
         (("rtt", "/nowhere", "--src", SRC, "--dst", DST), PingError, "does not exist"),
         (("inverse", "RUN", "--src", SRC, "--rtt", "near"), UsageError, "cannot be read"),
         (("score", "RUN", "/nowhere.csv"), UsageError, "does not exist"),
+        (("score", "RUN", "x.csv", "--anomalies", "0"), UsageError, "at least one"),
         (("generate", "RUN", "--histories", "0"), UsageError, "at least one"),
         (("rtt", "RUN", "--pairs", "x.csv", "--below", "9"), UsageError, "for one question"),
     ],

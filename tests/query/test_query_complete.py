@@ -176,6 +176,9 @@ def test_light_takes_its_time():
         (lambda m: m.complete(SRC, "198.51.100.?", bits=20), "a multiple of 8"),
         (lambda m: m.complete(SRC, "198.51.100.?", field="rtt"), "no address"),
         (lambda m: m.inverse(SRC, 20, 10), "is empty"),
+        (lambda m: m.complete(SRC, "198.51.100.?", count=0), "at least one"),
+        (lambda m: m.sample_addresses(SRC, "198.51.100.?", count=0), "at least one"),
+        (lambda m: m.sample_addresses(SRC, "198.51.100.?", temperature=-2), "is negative"),
     ],
 )
 def test_bad_searches_get_a_sentence(model, call, sentence):

@@ -8,7 +8,7 @@ from ping_llm.cli import bench_app
 def register(app: typer.Typer) -> None:
     @bench_app.command()
     def query(
-        repeats: int = typer.Option(50, help="Questions asked one by one."),
+        repeats: int = typer.Option(200, help="Questions asked one by one."),
         batch: int = typer.Option(64, help="Questions asked together."),
         context: int = typer.Option(32, help="Measurements known to each."),
         maxtext: bool = typer.Option(True, help="Compare with MaxText's decode engine."),

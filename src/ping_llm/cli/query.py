@@ -212,6 +212,8 @@ def score(
     """How many bits does each measurement cost, field by field? Many bits: strange."""
     from ping_llm.query.report import print_anomalies, print_scores
 
+    if anomalies is not None and anomalies < 1:
+        raise UsageError(f"--anomalies {anomalies} lists none: ask for at least one")
     model = _load(run)
     if anomalies is not None:
         print_anomalies(model, file, anomalies, limit, as_json, png)

@@ -80,7 +80,7 @@ def model_card(model: Exported, run: Path | None) -> str:
         "It knows the sources, destinations and times of its data; far from them it guesses from prefixes. "
         "Addresses of volunteers' probes may be reconstructed from it: treat it as you treat its data.",
         "",
-        f"Exported by ping-llm {__version__} from `{model.origin.name}`.",
+        f"Exported by ping-llm {__version__} from `{(run or model.origin).resolve().name}`.",
         "",
     ]
     return "\n".join(lines)
@@ -120,7 +120,7 @@ def _metrics(metrics: dict[str, Any]) -> list[tuple[str, str]]:
         name = "training" if kind == "train" else "held out" if kind == "eval" else kind
         over = f", mean of the last {values['lines']}" if values["lines"] > 1 else ""
         rows.append((f"loss, {name} (nats a token{over})", f"{values['loss']:.4f}"))
-        for field, bits in values["bits"].items():
+        for field, bits in ((field, bits) for field, bits in values["bits"].items() if bits):
             what = "a measurement" if field == "total" else f"of it {field}"
             rows.append((f"bits {what}, {name}", f"{bits:.2f}"))
     return rows

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ping_llm.addresses import MAPPED_PREFIX, Prefix
+from ping_llm.errors import UsageError
 from ping_llm.model.engine import Engine
 from ping_llm.model.engine import Prefix as Cache
 from ping_llm.tokens.vocab import BYTE0
@@ -52,6 +53,18 @@ class Completions:
         return sum(completion.probability for completion in self.best)
 
 
+def _check_count(count: int) -> None:
+    if count < 1:
+        raise UsageError(f"{count} answers are none: ask for at least one")
+
+
+def check_temperature(temperature: float) -> None:
+    if not temperature >= 0:
+        raise UsageError(
+            f"the temperature {temperature:g} is negative: 1 is the model's own, 0 the most probable"
+        )
+
+
 def draw(log_weights: np.ndarray, temperature: float, generator: np.random.Generator) -> np.ndarray:
     """One index a row, by the Gumbel trick; at temperature 0 the most probable."""
     if temperature == 0:
@@ -83,6 +96,7 @@ class AddressTree:
 
     def top(self, count: int) -> Completions:
         """The most probable `count` completions."""
+        _check_count(count)
         start = np.log(self._weights)
         heap: list[tuple[float, bytes, np.ndarray]] = []
         if len(self._known) == self._depth:
@@ -115,6 +129,8 @@ class AddressTree:
 
     def sample(self, count: int, temperature: float, generator: np.random.Generator) -> list[Prefix]:
         """Random completions of the only row."""
+        _check_count(count)
+        check_temperature(temperature)
         paths = [b""] * count
         if len(self._known) == self._depth:
             return [self._prefix(b"")] * count

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ping_llm.errors import UsageError
-from ping_llm.query.address_tree import draw
+from ping_llm.query.address_tree import check_temperature, draw
 from ping_llm.tokens import vocab
 from ping_llm.tokens.grammar import Grammar
 from ping_llm.tokens.reference import decode
@@ -58,10 +58,7 @@ def generate(
     """
     if histories < 1 or measurements < 1:
         raise UsageError(f"{histories} histories of {measurements} measurements: give at least one of each")
-    if temperature < 0:
-        raise UsageError(
-            f"the temperature {temperature:g} is negative: 1 is the model's own, 0 the most probable"
-        )
+    check_temperature(temperature)
     names = model.tokens.get("context", {}).get("fields", "src,dst,rtt,time")
     fields = frozenset(_FIELDS[name.strip()] for name in names.split(","))
     place = Grammar(model.encoding, fields).follow(int(token) for token in beginning)
