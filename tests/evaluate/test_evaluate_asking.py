@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ping_llm.evaluate.asking import Asking, choose, ways
+from ping_llm.evaluate.asking import Asking, Trained, choose, ways
 from ping_llm.evaluate.columns import Columns
 from ping_llm.evaluate.history import History
 from ping_llm.evaluate.ids import Ids
@@ -46,23 +46,19 @@ def _columns() -> Columns:
     return Columns(np.arange(1, 5) * 60_000_000, src, dst, np.array([10.0, 20.0, 11.0, 30.0]))
 
 
-def test_a_pair_without_a_past_is_asked_about_in_several_ways():
+def test_ends_that_were_not_trained_on_are_cut_unless_the_pair_has_a_past():
     data = _columns()
-    asked = data.take(np.array([2, 3]))
-    known, new = ways(asked.queries(), History(data), Asking(source_bytes=(0, 2)))
-    assert [str(question.src) for question in known] == ["10.20.30.40"]
-    assert [str(question.src) for question in new] == ["10.20.30.40", "10.20.0.0/16"]
+    asked, asking = data.take(np.array([2, 3])).queries(), Asking(source_bytes=(2,), destination_bytes=(0, 1))
+    known, new = ways(asked, History(data), asking, Trained(Ids(data.src[:0]), Ids(data.dst[:0])))
+    assert [(str(question.src), str(question.dst)) for question in known] == [("10.20.30.40", "0.0.0.1")]
+    assert [(str(question.src), str(question.dst)) for question in new] == [
+        ("10.20.0.0/16", "0.0.0.3"),
+        ("10.20.0.0/16", "0.0.0.0/8"),
+    ]
     assert [len(question.context) for question in new] == [3, 3]  # never what is not earlier
-
-
-def test_a_destination_that_was_not_trained_on_can_be_cut():
-    data = _columns()
-    asked, asking = data.take(np.array([2, 3])).queries(), Asking(destination_bytes=(1, 2))
-    trained = Ids(data.dst[:1])
-    known, new = ways(asked, History(data), asking, trained)
-    assert [str(question.dst) for question in known] == ["0.0.0.1"]
-    assert [str(question.dst) for question in new] == ["0.0.0.0/8", "0.0.0.0/16"]
-    assert [len(several) for several in ways(asked, History(data), asking)] == [1, 1]
+    for trained in (None, Trained.on(data)):
+        several = ways(asked, History(data), asking, trained)
+        assert [str(question.src) for (question,) in several] == ["10.20.30.40"] * 2
 
 
 def test_answers_of_several_ways_are_mixed():
@@ -72,11 +68,12 @@ def test_answers_of_several_ways_are_mixed():
     asked, history = data.take(np.array([2, 3])).queries(), History(data)
 
     def answer(*source_bytes: int):
-        return ModelMethod(model, asking=Asking(source_bytes=source_bytes)).predict(asked, history)
+        method = ModelMethod(model, asking=Asking(source_bytes=source_bytes, destination_bytes=(0,)))
+        return method.fit(data.take(slice(0, 0))).predict(asked, history)
 
     whole, cut, both = answer(0), answer(2), answer(0, 2)
     rtt = np.array([50.0, 50.0])
     chance = [2.0 ** -part.bits(rtt) for part in (whole, cut, both)]
     np.testing.assert_allclose(chance[2][1], (chance[0][1] + chance[1][1]) / 2, rtol=1e-4)
-    assert chance[2][0] == chance[0][0]  # its pair has a past: asked once
+    assert chance[2][0] == chance[0][0]  # its pair has a past: asked once, and whole
     np.testing.assert_allclose(both.failure[1], (whole.failure[1] + cut.failure[1]) / 2, rtol=1e-6)

@@ -3,9 +3,9 @@
 A context is chosen for its question: earlier measurements of the same pair first, then of the destination's
 neighbours, then of other destinations, the newest of each.
 
-A pair without a past can also be asked about with the source cut to a prefix. Of a whole source a model
-remembers what it was trained on; of a prefix it knows little, and has to read the context. The same goes for
-destinations that were not trained on: of a whole one, a model may believe what it learned of a neighbour.
+An end that was not trained on is cut to a prefix, unless the pair has a past. Of a whole address, a model
+believes what it learned of others that look like it; of a prefix it knows what its addresses have in common,
+and reads the context for the rest.
 """
 
 from dataclasses import dataclass
@@ -29,47 +29,79 @@ class Asking:
     Attributes:
       size: measurements of context at most; those that do not fit the model's length are left out.
       pair_share: of these at most for the pair itself: what else the source sees now says how it fares now.
-      source_bytes: where nothing of the pair is known, it is asked about once with each so many bytes of the
-        source, and the answers are mixed; 0 is the whole source.
-      destination_bytes: the same for a destination that was not trained on.
+      source_bytes: of a source that was not trained on so many bytes are told (three times as many of IPv6);
+        0 is all; of several numbers, the answers are mixed. On held-out training pings of MENOG 39 ms CRPS
+        and 7.1 bits, against 41 and 7.4 with all bytes.
+      destination_bytes: the same for destinations. There, midway through the training, 45 to 46 ms and 7.9
+        bits with one to three bytes, against 54 and 8.5 with all.
     """
 
     size: int = 30
     pair_share: float = 2 / 3
-    source_bytes: tuple[int, ...] = (0,)
-    destination_bytes: tuple[int, ...] = (0,)
+    source_bytes: tuple[int, ...] = (2,)
+    destination_bytes: tuple[int, ...] = (1, 2)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Which ends a run was trained on."""
+
+    sources: Ids
+    destinations: Ids
+
+    @classmethod
+    def on(cls, train: Columns) -> "Trained":
+        return cls(Ids(train.src), Ids(train.dst))
 
 
 def ways(
-    queries: Queries, context: History, asking: Asking, trained_destinations: Ids | None = None
+    queries: Queries, context: History, asking: Asking, trained: Trained | None = None
 ) -> list[list[Question]]:
-    """For each query, the questions whose answers are mixed.
-
-    Without `trained_destinations`, all destinations count as trained on.
-    """
+    """For each query, the questions whose answers are mixed; without `trained`, all was trained on."""
     past = context.of_source(queries)
-    new = np.zeros(len(queries), bool)
-    if trained_destinations is not None:
-        new = trained_destinations.find(queries.dst) < 0
+    of_src: list[tuple[int, ...]] = [(0,)] * len(queries)
+    of_dst = list(of_src)
+    if trained is not None:
+        of_src = [asking.source_bytes if new else (0,) for new in trained.sources.find(queries.src) < 0]
+        of_dst = [
+            asking.destination_bytes if new else (0,) for new in trained.destinations.find(queries.dst) < 0
+        ]
     return [
-        _ways(queries, index, past.columns, max(low, high - _LOOK_BACK), high, asking, bool(new[index]))
+        _ways(
+            queries,
+            index,
+            past.columns,
+            max(low, high - _LOOK_BACK),
+            high,
+            asking,
+            of_src[index],
+            of_dst[index],
+        )
         for index, (low, high) in enumerate(zip(past.low, past.high, strict=True))
     ]
 
 
 def _ways(
-    queries: Queries, index: int, past: Columns, low: int, high: int, asking: Asking, new: bool
+    queries: Queries,
+    index: int,
+    past: Columns,
+    low: int,
+    high: int,
+    asking: Asking,
+    of_src: tuple[int, ...],
+    of_dst: tuple[int, ...],
 ) -> list[Question]:
     src, dst = queries.src[index], queries.dst[index]
     seconds = int(queries.time[index] // 1_000_000)
     chosen = choose(past.dst[low:high], dst, asking.size, asking.pair_share) + low
     known = past.take(chosen)
     context = Context.of(src, known.dst, known.time, known.rtt, np.arange(len(chosen)))
-    has_past = bool((known.dst == dst).all(axis=1).any())
+    if (known.dst == dst).all(axis=1).any():
+        of_src = of_dst = (0,)
     return [
-        Question(_prefix(src, of_src), _prefix(dst, of_dst), seconds, context if len(chosen) else None)
-        for of_src in ((0,) if has_past else asking.source_bytes)
-        for of_dst in (asking.destination_bytes if new and not has_past else (0,))
+        Question(_prefix(src, src_bytes), _prefix(dst, dst_bytes), seconds, context if len(chosen) else None)
+        for src_bytes in of_src
+        for dst_bytes in of_dst
     ]
 
 
@@ -100,8 +132,10 @@ def _each_once(addresses: np.ndarray) -> np.ndarray:
 
 
 def _prefix(packed: np.ndarray, count: int) -> Prefix:
-    """The first `count` bytes of an address, or the whole."""
-    start = 12 if is_ipv4(packed[None])[0] else 0
+    """The first `count` bytes of an IPv4 address, three times as many of IPv6; 0: the whole."""
+    start = 12
+    if not is_ipv4(packed[None])[0]:
+        start, count = 0, 3 * count
     if not count or start + count >= 16:
         return Prefix(packed.tobytes(), 8 * (16 - start))
     cut = packed.copy()

@@ -6,11 +6,10 @@ from typing import Self
 
 import numpy as np
 
-from ping_llm.evaluate.asking import Asking, ways
+from ping_llm.evaluate.asking import Asking, Trained, ways
 from ping_llm.evaluate.baselines.base import Baseline
 from ping_llm.evaluate.columns import Columns, Queries
 from ping_llm.evaluate.history import History
-from ping_llm.evaluate.ids import Ids
 from ping_llm.evaluate.predictive import Knots
 from ping_llm.query.distribution import RttDistribution, mix
 from ping_llm.query.model import Model
@@ -39,7 +38,7 @@ class ModelMethod(Baseline):
 
     def __init__(self, model: Model, name: str = "model", asking: Asking | None = None):
         self.model, self.name, self.asking = model, name, asking or Asking()
-        self._destinations: Ids | None = None
+        self._trained: Trained | None = None
 
     @classmethod
     def load(cls, run: Path, asking: Asking | None = None) -> Self:
@@ -48,16 +47,16 @@ class ModelMethod(Baseline):
     def sized(self, size: int) -> "ModelMethod":
         """The same with another number of measurements of context."""
         other = ModelMethod(self.model, self.name, replace(self.asking, size=size))
-        other._destinations = self._destinations
+        other._trained = self._trained
         return other
 
     def fit(self, train: Columns) -> Self:
-        """Only note the destinations: it was trained before, and has not seen what it is asked about."""
-        self._destinations = Ids(train.dst)
+        """Only note what was trained on: that was done before, without what it is asked about."""
+        self._trained = Trained.on(train)
         return self
 
     def predict(self, queries: Queries, context: History) -> Knots:
-        asked = ways(queries, context, self.asking, self._destinations)
+        asked = ways(queries, context, self.asking, self._trained)
         owner = [index for index, questions in enumerate(asked) for _ in questions]
         questions = [question for several in asked for question in several]
         levels, failure = np.empty((len(queries), len(_GRID))), np.empty(len(queries))
