@@ -1,16 +1,20 @@
 """The whole evaluation on small data: resumable, in one piece, and with a model and a truth in it."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from ping_llm.addresses import is_ipv4
 from ping_llm.cli import app
 from ping_llm.cli import evaluate as evaluate_cli
 from ping_llm.errors import PingError, UsageError
-from ping_llm.evaluate import likelihood
+from ping_llm.evaluate import completions, likelihood
 from ping_llm.evaluate.asking import Asking, ways
 from ping_llm.evaluate.baselines.every import make
 from ping_llm.evaluate.bootstrap import Bootstrap
@@ -27,8 +31,9 @@ from ping_llm.model.random import random_tensors
 from ping_llm.query.model import Model
 from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.write import simulate
+from ping_llm.tokens import vocab
 from ping_llm.tokens.rtt import rtt_encoding
-from ping_llm.tokens.vocab import Field
+from ping_llm.tokens.vocab import BYTE0, Field
 
 OPTIONS = EvaluateOptions(
     splits=SplitOptions(sources=0.2, pairs=0.2),
@@ -64,6 +69,10 @@ def test_the_report_is_whole(report):
             low, high = part["intervals"]["bits"]
             assert low <= part["bits"] <= high, (test, name)
             assert methods["truth"]["bits"] <= part["bits"], (test, name)
+        # The truth's score tends to its entropy, which is exact.
+        low, high = methods["truth"]["intervals"]["bits"]
+        assert low - 0.3 < methods["truth"]["entropy_bits"] < high + 0.3, test
+        assert result["data"]["asked"][test]["questions"] == methods["global"]["measurements"]
     assert result["data"]["tests"]["pairs"]["pair_in_train"] == 0
 
 
@@ -74,11 +83,36 @@ def test_run_again_it_only_fills_gaps(report, world):
     part.unlink()
     before = kept.stat().st_mtime_ns
     again = evaluate(world, out, OPTIONS, world=world)
-    assert again["splits"] == result["splits"]
+    assert again == result
     assert kept.stat().st_mtime_ns == before
-    assert set(again["seconds"]) == {"pair last"}
+    assert set(json.loads((out / "seconds.json").read_text())) == {"pair last"}
     with pytest.raises(UsageError, match="other data or with other options"):
         evaluate(world, out, EvaluateOptions(queries=99, baselines=("global",)))
+
+
+@pytest.mark.slow
+def test_killed_and_run_again_it_gives_the_same_report(world, tmp_path):
+    """SIGKILL leaves whole parts: the second run ends with the very bytes of an untroubled one."""
+    program = [
+        sys.executable,
+        "-c",
+        "from ping_llm.cli import main; main()",
+        "evaluate",
+        "--data",
+        str(world),
+    ]
+    words = ["--world", str(world), "--queries", "60", "--baselines", "global,prefixes,neighbours,pair last"]
+    killed, untroubled = tmp_path / "killed", tmp_path / "untroubled"
+    with subprocess.Popen([*program, "--out", str(killed), *words], stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not list(killed.glob("parts/prefixes/*.npz")):
+            time.sleep(0.005)
+        process.kill()
+    assert not (killed / "report.json").exists()
+    for out in (killed, untroubled):
+        subprocess.run([*program, "--out", str(out), *words], check=True, capture_output=True)
+    assert (killed / "report.json").read_bytes() == (untroubled / "report.json").read_bytes()
+    assert (killed / "report.html").read_bytes() == (untroubled / "report.html").read_bytes()
+    assert not list(killed.rglob("*.tmp*"))
 
 
 def test_compare_and_evaluate_from_the_command_line(report, world, tmp_path):
@@ -153,6 +187,32 @@ def test_fields_add_up_in_every_order(world):
         width = 4 if "IPv4" in name else 16
         assert len(part["byte_accuracy"]) == len(part["greedy_exact_match"]) == width
         assert part["greedy_exact_match"][-1] == part["byte_accuracy"][-1]
+
+
+def test_exact_matches_are_those_of_the_listed_completions(world):
+    config = ModelConfig(layers=1, width=32, heads=2, kv_heads=2, head_dim=16, mlp_width=64, max_length=128)
+    model = Model(Engine(config, random_tensors(config)), rtt_encoding("compact"), {})
+    data = read_measurements(world)
+    asked = data.take(np.flatnonzero(is_ipv4(data.src))[:3])
+    found = completions.exact_matches(model, asked, 3, {4: (2, 3), 6: (8,)})
+    assert set(found) == {"src IPv4", "dst IPv4"}
+    for part in found.values():
+        assert part["questions"] == 3
+        assert list(part["by_known_bytes"]) == ["2", "3"]
+        for shares in part["by_known_bytes"].values():
+            assert shares["at_1"] <= shares["at_5"] <= shares["at_10"]
+    # With three bytes known the last one's 256 chances can be ranked by hand.
+    places = []
+    for src, dst in zip(asked.src, asked.dst, strict=True):
+        ids = [vocab.MEASUREMENT, vocab.SRC_IPV4, *(BYTE0 + src[12:].astype(int))]
+        ids += [vocab.DST_IPV4, *(BYTE0 + dst[12:15].astype(int))]
+        inputs = np.array([[0, *ids]], np.int32)
+        logits = model.engine.logits(inputs, np.arange(len(ids) + 1)[None], np.ones_like(inputs))
+        last = logits[0, -1, BYTE0:]
+        places.append(int((last > last[dst[15]]).sum()))
+    shares = found["dst IPv4"]["by_known_bytes"]["3"]
+    for at in (1, 5, 10):
+        assert shares[f"at_{at}"] == np.mean([place < at for place in places])
 
 
 def test_intervals_widen_with_likeness_inside_sources():

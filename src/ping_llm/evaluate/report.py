@@ -78,7 +78,8 @@ def _page(out: Path, result: dict, pictures: list[tuple[str, str]]) -> str:
         f"<style>{_STYLE}</style><h1>Evaluation</h1>",
         f"<p>Run: {html.escape(str(result['run'] or 'none, baselines only'))}. Data: "
         f"{result['data']['fingerprint']}, {result['data']['train']:,} measurements to train on. "
-        "Intervals are 95 %, by drawing sources. The best of a column is green; less is better.</p>",
+        "Intervals are 95 %, by drawing sources: where these are few, they are wide, and rough themselves. "
+        "The best of a column is green; less is better.</p>",
     ]
     for metric, title, digits in HEADLINES:
         parts += [f"<h2>{title}</h2>", _leaderboard_html(result, metric, digits)]
@@ -89,10 +90,10 @@ def _page(out: Path, result: dict, pictures: list[tuple[str, str]]) -> str:
     parts += ["<h2>By IP version and RTT</h2>", *map(_strata, result["splits"].items())]
     if result["by_context_size"]:
         parts += ["<h2>The model by context size</h2>", _context(result["by_context_size"])]
-    for key in ("likelihood", "addresses"):
-        if result.get(key):
-            text = html.escape(json.dumps(result[key], indent=1))
-            parts += [f"<h2>{key.capitalize()}</h2>", f"<pre>{text}</pre>"]
+    if result.get("likelihood"):
+        parts += ["<h2>Bits of whole measurements</h2>", *_likelihood(result["likelihood"])]
+    if result.get("addresses"):
+        parts += ["<h2>Addresses</h2>", *_addresses(result["addresses"])]
     parts += ["<h2>What the tests share with the training data</h2>", _proof(result["data"])]
     return "\n".join(parts) + "\n"
 
@@ -123,10 +124,12 @@ def _leaderboard_html(result: dict, metric: str, digits: int) -> str:
             kind = " class=best" if best_of(split, metric) == method else ""
             row.append(f"<td{kind}>{part[metric]:.{digits}f}{small}</td>")
         rows.append(row)
-    sizes = ["questions"] + [
-        f"{max((part['measurements'] for part in split.values()), default=0):,}" for split in splits.values()
-    ]
-    return _table(["method", *splits], [*rows, sizes])
+    if metric == "bits" and any("entropy_bits" in split.get("truth", {}) for split in splits.values()):
+        entropies = (split.get("truth", {}).get("entropy_bits") for split in splits.values())
+        rows.append(["the truth's entropy", *("" if e is None else f"{e:.{digits}f}" for e in entropies)])
+    asked = result["data"]["asked"]
+    sizes = [[key, *(f"{asked[name][key]:,}" for name in splits)] for key in ("questions", "sources")]
+    return _table(["method", *splits], [*rows, *sizes])
 
 
 def _details(split: tuple[str, dict]) -> str:
@@ -166,6 +169,53 @@ def _context(sizes: dict) -> str:
             figures = [f"{part[key]:.{digits}f}" for key, _, digits in HEADLINES if key in part]
             rows.append([html.escape(test), size, f"{part['measurements']:,}", *figures])
     return _table(["test", "given", "questions", *(title for _, title, _ in HEADLINES)], rows)
+
+
+def _likelihood(likelihood: dict) -> list[str]:
+    """Every order of the fields, cheapest first, with and without time."""
+    parts = [
+        f"<p>{likelihood['measurements']:,} measurements, each without context. A field's bits hold the "
+        "token that names it; those of the result are over the codes of the RTT encoding.</p>"
+    ]
+    for key, title in (("with_time", "With time"), ("without_time", "Without time")):
+        part = likelihood[key]
+        fields = list(part["by_field"])
+        orders = sorted(part["by_order"].items(), key=lambda item: item[1]["total"])
+        rows = [
+            [order, f"{bits['total']:.2f}", *(f"{bits[field]:.2f}" for field in fields)]
+            for order, bits in orders
+        ]
+        mean = ["mean of the orders", ""] + [f"{part['by_field'][field]:.2f}" for field in fields]
+        either = ["in any order", f"{part['any_order']:.2f}", *("" for _ in fields)]
+        parts += [f"<h3>{title}</h3>", _table(["order", "total", *fields], [either, mean, *rows])]
+    return parts
+
+
+def _addresses(addresses: dict) -> list[str]:
+    parts = [
+        "<p>One end is asked about, the other is known. Byte accuracy is that of the first guess, given all "
+        "bytes before it. Exact match: the right address is among the 1, 5 or 10 most probable completions "
+        "of so many known bytes.</p>"
+    ]
+    for name, part in addresses.items():
+        if "byte_accuracy" in part:
+            rows = [
+                ["byte accuracy", *(f"{share:.0%}" for share in part["byte_accuracy"])],
+                ["bits", *(f"{bits:.2f}" for bits in part["byte_bits"])],
+            ]
+            positions = [str(position) for position in range(len(part["byte_accuracy"]))]
+            title = f"<h3>{html.escape(name)}, {part['measurements']:,} questions, by position</h3>"
+            parts += [title, _table(["", *positions], rows)]
+        if "exact_match" in part:
+            by_known = part["exact_match"]["by_known_bytes"]
+            keys = list(next(iter(by_known.values())))
+            rows = [
+                [key.replace("_", " "), *(f"{shares[key]:.0%}" for shares in by_known.values())]
+                for key in keys
+            ]
+            title = f"{html.escape(name)}, {part['exact_match']['questions']:,} questions, by known bytes"
+            parts += [f"<h3>{title}: exact match</h3>", _table(["exact match", *by_known], rows)]
+    return parts
 
 
 def _proof(data: dict) -> str:

@@ -18,6 +18,7 @@ from ping_llm.evaluate.baselines.every import make
 from ping_llm.evaluate.bootstrap import Bootstrap
 from ping_llm.evaluate.columns import Columns
 from ping_llm.evaluate.data import EvaluationData, Test, read
+from ping_llm.evaluate.ids import Ids
 from ping_llm.evaluate.options import EvaluateOptions
 from ping_llm.evaluate.scores import Scores, sources_of, strata, summary
 from ping_llm.files import write_json
@@ -71,7 +72,12 @@ def evaluate(
     if run is not None:
         context = _by_context_size(load, out / "parts" / folder, data, options)
         whole = _whole_measurements(load, out / "parts" / folder, data, options)
-    result = _result(data, options, scores, context, seconds, run) | whole
+    result = _result(data, options, scores, context, run) | whole
+    if world is not None:
+        for name, bits in _true_entropies(world, out / "parts" / "truth", data).items():
+            result["splits"][name]["truth"]["entropy_bits"] = bits
+    if seconds:
+        write_json(out / "seconds.json", seconds)  # not in the report, which is the same whenever it is made
     report.write(out, result, scores, {test.name: test.asked for test in data.tests})
     return result
 
@@ -106,24 +112,44 @@ def _by_context_size(load: Callable, folder: Path, data: EvaluationData, options
 
 def _whole_measurements(load: Callable, folder: Path, data: EvaluationData, options: EvaluateOptions) -> dict:
     """Bits by field and order, and addresses, on the first test's questions: {"likelihood", "addresses"}."""
-    from ping_llm.evaluate import likelihood
+    from ping_llm.evaluate import completions, likelihood
 
-    path = folder / "whole-measurements.json"
+    whole = data.tests[0].asked
+    asked = whole.take(slice(None, None, max(1, len(whole) // options.context_queries)))
+    makers: dict[str, Callable[[], dict]] = {
+        "whole-measurements": lambda: {
+            "likelihood": likelihood.by_order(load().model, asked),
+            "addresses": likelihood.address_bytes(load().model, asked),
+        },
+        f"completions-{options.address_questions}": lambda: completions.exact_matches(
+            load().model, asked, options.address_questions
+        ),
+    }
+    parts = []
+    for name, make_part in makers.items():
+        path = folder / f"{name}.json"
+        if not path.exists():
+            write_json(path, make_part())
+        parts.append(json.loads(path.read_text()))
+    out, matches = parts
+    for name, part in matches.items():
+        out["addresses"].setdefault(name, {})["exact_match"] = part
+    return out
+
+
+def _true_entropies(world: Path, folder: Path, data: EvaluationData) -> dict[str, float]:
+    """Of each test, the exact mean entropy of its results in bits: what the truth's own score tends to."""
+    from ping_llm.simulate.world import World
+
+    path = folder / "entropy.json"
     if not path.exists():
-        asked = data.tests[0].asked
-        asked = asked.take(slice(None, None, max(1, len(asked) // options.context_queries)))
-        model = load().model
-        write_json(
-            path,
-            {
-                "likelihood": likelihood.by_order(model, asked),
-                "addresses": likelihood.address_bytes(model, asked),
-            },
-        )
+        truth = World.load(world).truth
+        asked = {test.name: test.asked for test in data.tests}
+        write_json(path, {n: float(truth(a.src, a.dst, a.time).entropy().mean()) for n, a in asked.items()})
     return json.loads(path.read_text())
 
 
-def _result(data, options, scores, context, seconds, run) -> dict:
+def _result(data, options, scores, context, run) -> dict:
     tests: dict = {}
     for test in data.tests:
         bootstrap = Bootstrap(sources_of(test.asked), options.replicates, options.seed)
@@ -134,11 +160,17 @@ def _result(data, options, scores, context, seconds, run) -> dict:
     return {
         "format": FORMAT,
         "run": None if run is None else str(run),
-        "data": {"fingerprint": data.fingerprint, **data.proof},
+        "data": {
+            "fingerprint": data.fingerprint,
+            **data.proof,
+            "asked": {
+                test.name: {"questions": len(test.asked), "sources": len(Ids(test.asked.src))}
+                for test in data.tests
+            },
+        },
         "options": _plain(options),
         "splits": tests,
         "by_context_size": context,
-        "seconds": seconds,
     }
 
 
@@ -146,7 +178,7 @@ def _claim(out: Path, data: EvaluationData, options: EvaluateOptions) -> None:
     """Parts of other data or options are not mixed with these."""
     settings = _plain(options)
     # Which baselines run, and how intervals are drawn, changes no part.
-    for free in ("baselines", "replicates", "source_context", "context_sizes"):
+    for free in ("baselines", "replicates", "source_context", "context_sizes", "address_questions"):
         settings.pop(free)
     key = {"format": FORMAT, "data": data.fingerprint, "options": settings}
     path = out / "parts" / "key.json"

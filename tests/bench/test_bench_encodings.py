@@ -1,0 +1,35 @@
+"""bench encodings: what is compared is over the same bins, and the whole of it runs."""
+
+import numpy as np
+import pytest
+
+from ping_llm.bench.encodings import EncodingsBench, beyond_bits, measure
+from ping_llm.errors import UsageError
+from ping_llm.schema import MAX_RTT_MS
+from ping_llm.tokens.rtt import RTT_ENCODINGS, rtt_encoding
+
+
+def test_saying_only_above_the_limit_costs_the_bins_above_it():
+    rtt = np.array([-1.0, 20.0, 1000.0, 1000.5, 60_000.0])
+    for name in RTT_ENCODINGS:
+        bits = beyond_bits(rtt_encoding(name, 1000.0), rtt)
+        expected = np.log2(MAX_RTT_MS - 1000) if name == "clipped" else 0.0
+        np.testing.assert_allclose(bits, [0, 0, 0, expected, expected])
+
+
+def test_an_unknown_encoding_is_named():
+    with pytest.raises(UsageError, match="no RTT encoding 'morse'"):
+        measure(EncodingsBench(encodings=("compact", "morse")))
+
+
+@pytest.mark.slow
+def test_the_whole_of_it(tmp_path):
+    bench = EncodingsBench(("compact", "float64"), steps=3, batch=2, layers=1, width=32, questions=4)
+    figures = measure(bench, keep=tmp_path)
+    assert figures["questions"] == {"later": 4, "pairs": 4}
+    for name, size in (("compact", 2), ("float64", 8)):
+        one = figures["encodings"][name]
+        assert one["bytes"] == size
+        for test in ("later", "pairs"):
+            assert figures["reference"]["truth"][test]["bits"] < one[test]["bits"] <= 64
+    assert measure(bench, keep=tmp_path)["reference"] == figures["reference"]
