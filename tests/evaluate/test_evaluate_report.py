@@ -225,6 +225,7 @@ def test_intervals_widen_with_likeness_inside_sources():
     assert wide[1] - wide[0] > 3 * (narrow[1] - narrow[0])
     median = bootstrap.median(apart)
     assert median[0] < np.median(apart) < median[1]
+    assert Bootstrap(np.zeros(1000, int)).mean(apart) is None  # one source says nothing about others
 
 
 def test_an_unknown_method_is_named():

@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
             row = [name, str(one.get("bytes", ""))]
             for test in tests:
                 bounds = one[test]["interval"]
-                row += [f"{one[test]['bits']:.2f}", f"{bounds[0]:.2f}–{bounds[1]:.2f}"]
+                row += [f"{one[test]['bits']:.2f}", f"{bounds[0]:.2f}–{bounds[1]:.2f}" if bounds else ""]
                 row += ["" if one[test]["medae_ms"] is None else f"{one[test]['medae_ms']:.1f}"]
             rows.append([*row, f"{one['seconds_training']:.0f}" if "bytes" in one else ""])
         typer.echo(table(rows, [*header, "training, s"]))

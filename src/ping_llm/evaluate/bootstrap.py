@@ -2,6 +2,7 @@
 
 Measurements of one source are alike: drawing them one by one would make intervals several times too
 narrow. A replicate draws as many sources as there are, with replacement, with all of their measurements.
+One source says nothing about others: there is no interval then.
 """
 
 import numpy as np
@@ -17,9 +18,10 @@ class Bootstrap:
         self._sources = np.asarray(sources)
         self._count = int(self._sources.max()) + 1 if len(self._sources) else 0
         random = np.random.default_rng(seed)
-        share = np.full(self._count, 1 / self._count) if self._count else np.zeros(0)
         #: How often each source is in each replicate.
-        self._draws = random.multinomial(self._count, share, replicates) if self._count else None
+        self._draws = None
+        if self._count > 1:
+            self._draws = random.multinomial(self._count, np.full(self._count, 1 / self._count), replicates)
 
     def mean(self, values: np.ndarray, chosen: np.ndarray | None = None) -> list[float] | None:
         """Bounds of the mean; `values` are those of the chosen measurements."""

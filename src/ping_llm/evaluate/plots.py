@@ -28,7 +28,11 @@ def draw(out: Path, result: dict, scores: AllScores, asked: Mapping[str, Columns
             "Share of results below a predicted quantile; the diagonal is right",
             _calibration,
         ),
-        ("pit.png", "Where results fall in their predicted distribution; flat is right", _pit),
+        (
+            "pit.png",
+            "Where results fall in their predicted distribution; flat is right (bars end at 3)",
+            _pit,
+        ),
         ("bits.png", "Bits per result over 1-ms bins and failure", _bits),
         ("context.png", "Median absolute error by what may be looked back on", _context),
     ]
@@ -134,13 +138,13 @@ def _context(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
     if not panels:
         return None
     figure, axes = _panels(panels)
+    figure.subplots_adjust(wspace=0.3)
     if known:
         counts = [int(name.split()[1]) for name in known]
         for index, name in enumerate(scores[known[0]]):
             values = [result["splits"][test][name].get("medae_ms", np.nan) for test in known]
             _line(axes[0], name, index, counts, values, marker="o", ms=3)
         axes[0].set_xlabel("measurements of the source that are known")
-        axes[0].legend(fontsize=6)
     for axis, test in zip(axes[len(panels) - len(sizes) :], sizes, strict=True):
         counts = [int(size) for size in sizes[test]]
         values = [part.get("medae_ms", np.nan) for part in sizes[test].values()]
@@ -150,4 +154,6 @@ def _context(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
         axis.set_xscale("symlog", linthresh=1)
         axis.set_ylim(bottom=0)
     axes[0].set_ylabel("median absolute error, ms")
+    lines, names = axes[0].get_legend_handles_labels()
+    axes[-1].legend(lines, names, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     return figure

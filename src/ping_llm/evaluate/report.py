@@ -24,7 +24,8 @@ body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1200p
 table { border-collapse: collapse; margin: .6em 0 1.6em } th, td { padding: .2em .7em; text-align: right }
 th:first-child, td:first-child { text-align: left } thead th { border-bottom: 1px solid #999 }
 tr.model td { background: #f3f3f3; font-weight: 600 } td.best { color: #0a6b2d; font-weight: 700 }
-small { color: #777; font-weight: 400 } img { max-width: 100% } .scroll { overflow-x: auto }
+small { color: #777; font-weight: 400 } small, td:first-child { white-space: nowrap }
+img { max-width: 100% } .scroll { overflow-x: auto }
 """
 
 
@@ -78,7 +79,8 @@ def _page(out: Path, result: dict, pictures: list[tuple[str, str]]) -> str:
         f"<style>{_STYLE}</style><h1>Evaluation</h1>",
         f"<p>Run: {html.escape(str(result['run'] or 'none, baselines only'))}. Data: "
         f"{result['data']['fingerprint']}, {result['data']['train']:,} measurements to train on. "
-        "Intervals are 95 %, by drawing sources: where these are few, they are wide, and rough themselves. "
+        "Intervals are 95 %, by drawing sources: where these are few, they are wide and rough, and "
+        "of a single source there is none. "
         "The best of a column is green; less is better.</p>",
     ]
     for metric, title, digits in HEADLINES:
