@@ -19,7 +19,7 @@ from ping_llm.evaluate.asking import Asking, ways
 from ping_llm.evaluate.baselines.every import make
 from ping_llm.evaluate.bootstrap import Bootstrap
 from ping_llm.evaluate.columns import read_measurements
-from ping_llm.evaluate.compare import compare
+from ping_llm.evaluate.compare import cells, compare
 from ping_llm.evaluate.history import History
 from ping_llm.evaluate.model_method import ModelMethod
 from ping_llm.evaluate.options import EvaluateOptions
@@ -137,7 +137,11 @@ def test_compare_and_evaluate_from_the_command_line(report, world, tmp_path):
     compared = json.loads(answer.output)
     row = next(r for r in compared["rows"] if r["split"] == "later" and r["method"] == "global")
     assert row["values"][0] == result["splits"]["later"]["global"]["bits"]
+    assert row["intervals"][0] == result["splits"]["later"]["global"]["intervals"]["bits"]
     assert not compared["same_data"]
+    best = min(row["values"])
+    marked = [value for value, text in zip(row["values"], cells(row), strict=True) if "*" in text]
+    assert marked == [best]
     with pytest.raises(PingError, match="not a report"):
         compare([tmp_path], "bits")
 

@@ -80,6 +80,7 @@ def register(app: typer.Typer) -> None:
         ),
         json: bool = typer.Option(False, "--json", help="Print JSON."),
     ) -> None:
+        from ping_llm.evaluate.compare import cells
         from ping_llm.evaluate.compare import compare as compare_
         from ping_llm.tables import print_json, table
 
@@ -87,11 +88,8 @@ def register(app: typer.Typer) -> None:
         if json:
             print_json(result)
             return
-        rows = [
-            [row["split"], row["method"], *("" if v is None else f"{v:.3f}" for v in row["values"])]
-            for row in result["rows"]
-        ]
-        typer.echo(f"{metric}, less is better")
+        rows = [[row["split"], row["method"], *cells(row)] for row in result["rows"]]
+        typer.echo(f"{metric}, less is better (* least of a row; 95 % intervals)")
         typer.echo(table(rows, ["split", "method", *result["reports"]]))
         if not result["same_data"]:
             typer.echo("These reports are on different data: their figures cannot be compared.", err=True)

@@ -13,8 +13,8 @@ def compare(paths: Sequence[Path], metric: str) -> dict:
     """One metric of every method on every split that all reports can be asked about.
 
     Returns:
-      {"metric", "reports": [names], "same_data": bool, "rows": [{"split", "method", "values": […]}]}, a value
-      None where a report does not have it.
+      {"metric", "reports": [names], "same_data": bool, "rows": [{"split", "method", "values", "intervals"}]}
+      with one value and one interval a report, None where it does not have it.
     """
     if metric not in METRICS:
         raise UsageError(f"there is no metric {metric!r}; choose from: {', '.join(METRICS)}")
@@ -24,8 +24,10 @@ def compare(paths: Sequence[Path], metric: str) -> dict:
     for split in splits:
         methods = list(dict.fromkeys(m for one in reports for m in one["splits"].get(split, {})))
         for method in methods:
-            values = [one["splits"].get(split, {}).get(method, {}).get(metric) for one in reports]
-            rows.append({"split": split, "method": method, "values": values})
+            parts = [one["splits"].get(split, {}).get(method, {}) for one in reports]
+            values = [part.get(metric) for part in parts]
+            bounds = [(part.get("intervals") or {}).get(metric) for part in parts]
+            rows.append({"split": split, "method": method, "values": values, "intervals": bounds})
     fingerprints = {one["data"]["fingerprint"] for one in reports}
     return {
         "metric": metric,
@@ -33,6 +35,18 @@ def compare(paths: Sequence[Path], metric: str) -> dict:
         "same_data": len(fingerprints) == 1,
         "rows": rows,
     }
+
+
+def cells(row: dict) -> list[str]:
+    """A row's values as text, with their intervals; * marks the least where they differ."""
+    values = [value for value in row["values"] if value is not None]
+    differ = len(set(values)) > 1
+    out = []
+    for value, bounds in zip(row["values"], row["intervals"], strict=True):
+        mark = "*" if differ and value == min(values) else ""
+        within = f" ({bounds[0]:.2f}–{bounds[1]:.2f})" if bounds else ""
+        out.append("" if value is None else f"{value:.3f}{mark}{within}")
+    return out
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
