@@ -169,7 +169,8 @@ def _context(sizes: dict) -> str:
     for test, parts in sizes.items():
         for size, part in parts.items():
             figures = [f"{part[key]:.{digits}f}" for key, _, digits in HEADLINES if key in part]
-            rows.append([html.escape(test), size, f"{part['measurements']:,}", *figures])
+            given = "full" if int(size) >= 1000 else size  # more than any context holds
+            rows.append([html.escape(test), given, f"{part['measurements']:,}", *figures])
     return _table(["test", "given", "questions", *(title for _, title, _ in HEADLINES)], rows)
 
 
