@@ -89,21 +89,6 @@ def _zipped(builder, vector):
 
 
 @kernel
-def word_at(data, at):
-    """Eight bytes as a little-endian word; one instruction, once compiled."""
-    return (
-        uint64(data[at])
-        | uint64(data[at + 1]) << uint64(8)
-        | uint64(data[at + 2]) << uint64(16)
-        | uint64(data[at + 3]) << uint64(24)
-        | uint64(data[at + 4]) << uint64(32)
-        | uint64(data[at + 5]) << uint64(40)
-        | uint64(data[at + 6]) << uint64(48)
-        | uint64(data[at + 7]) << uint64(56)
-    )
-
-
-@kernel
 def highway_hash(data, begin, size):
     """The hash of data[begin : begin + size], uint8."""
     state = np.empty(20, np.uint64)  # and a packet of four words

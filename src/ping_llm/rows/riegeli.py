@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from numpy import uint64
 
 from ping_llm.compiled import kernel
-from ping_llm.rows.highway import highway_hash, word_at
+from ping_llm.rows.highway import highway_hash
 
 BLOCK = 1 << 16
 BLOCK_HEADER = 24
@@ -90,6 +90,11 @@ def _put_varint(out, at, value):
 @kernel
 def _put_word(out, at, value):
     out[at : at + 8].view(np.uint64)[0] = uint64(value)
+
+
+@kernel
+def _word(data, at):
+    return data[at : at + 8].view(np.uint64)[0]
 
 
 @kernel
@@ -178,13 +183,13 @@ def read_chunk(descriptor, begin, record, raw, chunk):
         done += count
     data = start + CHUNK_HEADER
     if (
-        word_at(chunk, start + 8) != uint64(size)
-        or word_at(chunk, start + 24) != uint64(_RECORDS_KIND | 1 << 8)
-        or word_at(chunk, start + 32) != uint64(record)
+        _word(chunk, start + 8) != uint64(size)
+        or _word(chunk, start + 24) != uint64(_RECORDS_KIND | 1 << 8)
+        or _word(chunk, start + 32) != uint64(record)
         or chunk[data] != 0
     ):
         return BAD_CHUNK
-    if word_at(chunk, start + 16) != highway_hash(chunk, data, size):
+    if _word(chunk, start + 16) != highway_hash(chunk, data, size):
         return BAD_HASH
     return OK
 
