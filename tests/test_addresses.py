@@ -166,3 +166,14 @@ def test_covers():
     packed, _ = addresses.pack(["192.0.15.255", "192.0.16.0", "::c000:f00"])
     assert [prefix.covers(row.tobytes()) for row in packed] == [True, False, False]
     assert np.frombuffer(prefix.packed, np.uint8)[:10].sum() == 0
+
+
+def test_a_prefix_of_packed_bytes_is_that_of_its_text():
+    packed = addresses.pack(["203.0.113.7", "2001:db8:1:2::5"])[0]
+    for address, known, text in (
+        (packed[0], 3, "203.0.113.0/24"),
+        (packed[0], None, "203.0.113.7"),
+        (packed[1], 4, "2001:db8::/32"),
+        (packed[1], None, "2001:db8:1:2::5"),
+    ):
+        assert addresses.Prefix.of(address, known) == addresses.parse_prefix(text)

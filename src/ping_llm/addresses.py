@@ -129,6 +129,13 @@ class Prefix:
     packed: bytes  # 16, zero after the prefix
     bits: int  # 1 to 32, or 1 to 128
 
+    @classmethod
+    def of(cls, packed: np.ndarray, known: int | None = None) -> "Prefix":
+        """The first `known` bytes of an address, uint8 [16]; without a number, the whole."""
+        start = 12 if packed[:12].tobytes() == MAPPED_PREFIX else 0
+        known = 16 - start if known is None else known
+        return cls(packed[: start + known].tobytes().ljust(16, b"\0"), 8 * known)
+
     @property
     def version(self) -> int:
         return 4 if self.packed[:12] == MAPPED_PREFIX else 6

@@ -87,7 +87,7 @@ def open_rows(rows: str | Path | Rows, data_format: str = "probe_chunks") -> Row
     """The rows behind a path: `probe_chunks` are built rows, `network_parquet` is a table of measurements."""
     if not isinstance(rows, str | Path):
         return rows
-    if data_format in ("probe_chunks", "probe_rows"):
+    if data_format == "probe_chunks":
         return RowStore(rows)
     if data_format == "network_parquet":
         from ping_llm.contexts.parquet_rows import rows_of_parquet

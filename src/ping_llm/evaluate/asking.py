@@ -133,11 +133,5 @@ def _each_once(addresses: np.ndarray) -> np.ndarray:
 
 def _prefix(packed: np.ndarray, count: int) -> Prefix:
     """The first `count` bytes of an IPv4 address, three times as many of IPv6; 0: the whole."""
-    start = 12
-    if not is_ipv4(packed[None])[0]:
-        start, count = 0, 3 * count
-    if not count or start + count >= 16:
-        return Prefix(packed.tobytes(), 8 * (16 - start))
-    cut = packed.copy()
-    cut[start + count :] = 0
-    return Prefix(cut.tobytes(), 8 * count)
+    known, whole = (count, 4) if is_ipv4(packed[None])[0] else (3 * count, 16)
+    return Prefix.of(packed, known if 0 < known < whole else None)

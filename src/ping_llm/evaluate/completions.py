@@ -54,18 +54,8 @@ def exact_matches(
 
 def _place(model: Model, src: np.ndarray, dst: np.ndarray, field: str, known: int) -> int:
     """Where the right address stands among the most probable completions, from 0; max(AT) if it does not."""
-    ends = {"src": _prefix(src), "dst": _prefix(dst)}
+    ends = {"src": Prefix.of(src), "dst": Prefix.of(dst)}
     right = ends[field]
-    ends[field] = _prefix(src if field == "src" else dst, known)
+    ends[field] = Prefix.of(src if field == "src" else dst, known)
     best = model.complete(ends["src"], ends["dst"], field=field, count=max(AT)).best
     return next((place for place, one in enumerate(best) if one.address == right), max(AT))
-
-
-def _prefix(packed: np.ndarray, known: int | None = None) -> Prefix:
-    """A whole address, or its first `known` bytes."""
-    start = 12 if is_ipv4(packed[None])[0] else 0
-    if known is None:
-        known = 16 - start
-    cut = packed.copy()
-    cut[start + known :] = 0
-    return Prefix(cut.tobytes(), 8 * known)

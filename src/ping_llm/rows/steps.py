@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from ping_llm.rows.manifest import (
     sealed,
 )
 from ping_llm.rows.plan import Plan
+from ping_llm.rows.scratch import reused
 from ping_llm.rows.shard import ShardInfo, ShardWriter
 from ping_llm.rows.sortable import RULES, WORDS, from_batch
 from ping_llm.rows.spill import Spill, SpillReader, make_spill, open_spill
@@ -39,7 +39,7 @@ def scan_slice(plan: Plan, number: int, scanner: Scanner, in_memory: bool = Fals
     path = plan.spill_path(number)
     if path.exists():
         return [open_spill(path)]
-    scratch = _scratch_of_thread() if in_memory else None
+    scratch = reused("batch", BATCH_ROWS * WORDS, np.uint64).reshape(-1, WORDS) if in_memory else None
     pieces = (from_batch(batch, scratch) for batch in scanner.batches(plan.slices[number]))
     table, by_probe = layout_table(plan.splits, plan.buckets), plan.options.by_probe
     try:
@@ -57,15 +57,6 @@ def scan_slice(plan: Plan, number: int, scanner: Scanner, in_memory: bool = Fals
             f"promises {expected:,}; the file changed or is damaged"
         )
     return spills
-
-
-_local = threading.local()
-
-
-def _scratch_of_thread() -> np.ndarray:
-    if not hasattr(_local, "scratch"):
-        _local.scratch = np.empty((BATCH_ROWS, WORDS), np.uint64)
-    return _local.scratch
 
 
 def open_spills(plan: Plan) -> list[Spill]:
