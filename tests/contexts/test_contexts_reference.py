@@ -19,14 +19,15 @@ probability = st.sampled_from([0.0, 0.1, 0.5, 1.0])
 
 @st.composite
 def options(draw):
-    share = draw(probability)
+    share, focus = draw(probability), draw(probability)
     extra = draw(st.sets(st.sampled_from(["time", "size", "errors", "msm_id"])))
     return ContextOptions(
         repeat_source=draw(probability),
         prefix_probability=draw(probability),
         source_prefix_probability=draw(st.sampled_from([-1.0, 0.0, 0.5])),
         ordered_fields=draw(probability),
-        focus_probability=draw(probability),
+        focus_probability=focus,
+        wide_probability=min(draw(probability), 1 - focus),
         focus_destinations=draw(st.sampled_from([1, 2, 4])),
         timestamps_all=share,
         timestamps_part=min(draw(probability), 1 - share),

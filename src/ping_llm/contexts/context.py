@@ -23,7 +23,16 @@ from ping_llm.contexts.draws import (
     lower,
     upper,
 )
-from ping_llm.contexts.shape import ALL, FOCUSED, NONE, WINDOW, known_destination, untimed_count
+from ping_llm.contexts.shape import (
+    ALL,
+    FOCUSED,
+    NONE,
+    WIDE,
+    WIDE_REACH,
+    WINDOW,
+    known_destination,
+    untimed_count,
+)
 from ping_llm.tokens.codec import put_address, put_errors, put_msm_id, put_result, put_size, put_time
 from ping_llm.tokens.vocab import DST_IPV4, DST_IPV6, MEASUREMENT, SRC_IPV4, SRC_IPV6, Field
 
@@ -70,36 +79,41 @@ def _matches(dst, at, focus, many):
 
 
 @kernel
-def _select_focused(chosen, marks, ranks, focus, key, count, dst, begin, size):
-    """A few destinations' measurements next to a point; then others of the same span.
+def _select_around(chosen, marks, ranks, focus, key, kind, most_focus, count, dst, begin, size):
+    """Measurements next to a point; then others of the same span.
 
-    `focus` has room for the most destinations that there may be.
+    FOCUSED: those of a few destinations. WIDE: the nearest of each destination. `focus` has room for the
+    most destinations that there may be.
 
-    The span is widened to `count` measurements around the point where the destinations' own is smaller, so
+    The span is widened to `count` measurements around the point where that of those taken is smaller, so
     that a context is as long as planned.
     """
     point = below(draw(key, FOCUS_POINT, 0), size)
-    many = 1 + below(draw(key, FOCUS_COUNT, 0), len(focus))
     focus[0] = begin + point
-    for index in range(1, many):  # a destination drawn twice leaves fewer
-        focus[index] = begin + below(draw(key, FOCUS_OTHER, index), size)
+    many = 1
+    reach = WIDE_REACH * count
+    if kind == FOCUSED:
+        reach = size
+        many += below(draw(key, FOCUS_COUNT, 0), most_focus)
+        for index in range(1, many):  # a destination drawn twice leaves fewer
+            focus[index] = begin + below(draw(key, FOCUS_OTHER, index), size)
     marks[point] = 1
     taken = 1
     first = last = point
-    left, right = point - 1, point + 1
-    while taken < count and (left >= 0 or right < size):
-        if right < size:
-            if _matches(dst, begin + right, focus, many):
-                marks[right] = 1
+    distance = 0
+    while taken < count and distance < reach and (point - distance > 0 or point + distance < size - 1):
+        distance += 1
+        for index in (point + distance, point - distance):
+            if taken == count or index < 0 or index >= size:
+                continue
+            if _matches(dst, begin + index, focus, many) == (kind == FOCUSED):
+                marks[index] = 1
                 taken += 1
-                last = right
-            right += 1
-        if taken < count and left >= 0:
-            if _matches(dst, begin + left, focus, many):
-                marks[left] = 1
-                taken += 1
-                first = left
-            left -= 1
+                first = min(first, index)
+                last = max(last, index)
+                if kind == WIDE:
+                    focus[many] = begin + index
+                    many += 1
     around = max(0, min(point - count // 2, size - count))
     first = min(first, around)
     last = max(last, around + count - 1)
@@ -120,10 +134,22 @@ def _select_focused(chosen, marks, ranks, focus, key, count, dst, begin, size):
 
 
 @kernel
-def select(chosen, marks, ranks, focus, key, shape, dst, begin, size):
+def select(chosen, marks, ranks, focus, key, shape, dst, begin, size, p):
     """Fill `chosen` with places in the row, ascending. `marks` and `ranks` are all 0, and stay so."""
-    if shape.kind == FOCUSED:
-        _select_focused(chosen, marks, ranks, focus, key, shape.measurements, dst, begin, size)
+    if shape.kind == FOCUSED or shape.kind == WIDE:
+        _select_around(
+            chosen,
+            marks,
+            ranks,
+            focus,
+            key,
+            shape.kind,
+            p.focus_destinations,
+            shape.measurements,
+            dst,
+            begin,
+            size,
+        )
     elif shape.kind == WINDOW and shape.measurements < shape.window:
         _mark_sample(marks, key, shape.window, shape.measurements)
         place = 0

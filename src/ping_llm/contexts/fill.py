@@ -90,7 +90,7 @@ def fill(
         longest = max(longest, offsets[row + 1] - offsets[row])
     marks = np.zeros(longest + 1, np.uint8)
     ranks = np.zeros(longest + 1, np.uint8)
-    focus = np.zeros(p.focus_destinations, np.int64)
+    focus = np.zeros(max(p.focus_destinations, length), np.int64)
     chosen = np.empty(length, np.int64)
     loose = np.empty(length, np.int64)
     order = np.empty(length, np.int64)
@@ -163,7 +163,7 @@ def fill(
                 ipv4 = _is_ipv4(src[row])
                 shape = shape_of(key, count, ipv4, budget, p)
 
-            select(chosen, marks, ranks, focus, key, shape, words, begin, count)
+            select(chosen, marks, ranks, focus, key, shape, words, begin, count, p)
             arrange(order, timed, chosen, loose, key, shape.mode, shape.measurements)
             end = write(out, position, key, shape, order, timed, src[row], ipv4, begin, written_columns, p)
             notes[line, segment, NOTE_CONTEXT] = context

@@ -30,6 +30,7 @@ class ContextOptions:
             questions do: source, destination, time, result. In the rest each has an order of its own.
         focus_probability: share of focused contexts among those that cannot hold their whole row.
         focus_destinations: a focused context turns on one to this many destinations, all numbers alike.
+        wide_probability: share of wide contexts among those, which have as many destinations as they can.
         timestamps_all: share of contexts whose measurements all have a time, in order.
         timestamps_part: share in which 10 to 90 % of the measurements lose theirs. The rest has none.
         measurements_per_context: a row of n measurements gives ceil(n / this) contexts an epoch; one that
@@ -48,6 +49,7 @@ class ContextOptions:
     ordered_fields: float = 0.0
     focus_probability: float = 0.5
     focus_destinations: int = 4
+    wide_probability: float = 0.0
     timestamps_all: float = 0.4
     timestamps_part: float = 0.3
     measurements_per_context: int = 30
@@ -64,6 +66,7 @@ class ContextOptions:
             "prefix_probability",
             "ordered_fields",
             "focus_probability",
+            "wide_probability",
             "timestamps_all",
             "timestamps_part",
         ):
@@ -79,6 +82,11 @@ class ContextOptions:
             raise UsageError(
                 f"timestamps_all {self.timestamps_all} and timestamps_part {self.timestamps_part} "
                 "are more than 1 together; what remains of 1 is the share without any time"
+            )
+        if self.focus_probability + self.wide_probability > 1.0 + 1e-9:
+            raise UsageError(
+                f"focus_probability {self.focus_probability} and wide_probability {self.wide_probability} "
+                "are more than 1 together; what remains of 1 is the share of windows"
             )
         for name in (
             "measurements_per_context",
@@ -119,7 +127,12 @@ class ContextOptions:
 
         Options that came later count only where they are used: the streams from before them are the same.
         """
-        later = {"source_prefix_probability": -1.0, "ordered_fields": 0.0, "focus_destinations": 4}
+        later = {
+            "source_prefix_probability": -1.0,
+            "ordered_fields": 0.0,
+            "focus_destinations": 4,
+            "wide_probability": 0.0,
+        }
         stated = {name: value for name, value in self.as_dict().items() if later.get(name) != value}
         text = json.dumps(stated, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -134,6 +147,7 @@ class Parameters(NamedTuple):
     ordered: int
     focus: int
     focus_destinations: int
+    wide: int
     all_times: int
     part_times: int
     per_context: int
@@ -165,6 +179,7 @@ class Parameters(NamedTuple):
             ordered=round(options.ordered_fields * ONE),
             focus=round(options.focus_probability * ONE),
             focus_destinations=options.focus_destinations,
+            wide=round(options.wide_probability * ONE),
             all_times=all_times,
             part_times=part_times,
             per_context=options.measurements_per_context,

@@ -18,6 +18,8 @@ from ping_llm.contexts.shape import (
     NONE,
     PART,
     WHOLE,
+    WIDE,
+    WIDE_REACH,
     WINDOW,
     Shape,
 )
@@ -129,9 +131,11 @@ def shape_of(key: int, measurements: int, ipv4: bool, budget: int, p: Parameters
         count, bound = fitting(key, measurements, budget, address, source_bytes, mode, p)
         if count == measurements:
             return Shape(mode, WHOLE, source_bytes, 0, measurements, count, bound)
-    if chance(draw(key, draws.KIND, 0)) < p.focus:
+    of_kind = chance(draw(key, draws.KIND, 0))
+    if of_kind < p.focus + p.wide:
         count, bound = fitting(key, measurements, budget, address, source_bytes, mode, p)
-        return Shape(mode, FOCUSED, source_bytes, 0, measurements, count, bound)
+        kind = FOCUSED if of_kind < p.focus else WIDE
+        return Shape(mode, kind, source_bytes, 0, measurements, count, bound)
     window = log_uniform(key, measurements)
     start = below(draw(key, draws.WINDOW_OFFSET, 0), measurements - window + 1)
     count, bound = fitting(key, window, budget, address, source_bytes, mode, p)
@@ -157,6 +161,21 @@ def select_focused(key: int, count: int, destinations: list[bytes], p: Parameter
         for index in (point + distance, point - distance):
             if len(taken) < count and 0 <= index < size and destinations[index] in focus:
                 taken.add(index)
+    return filled_up(key, count, size, point, taken)
+
+
+def select_wide(key: int, count: int, destinations: list[bytes]) -> list[int]:
+    size = len(destinations)
+    point = below(draw(key, draws.FOCUS_POINT, 0), size)
+    nearest = {destinations[point]: point}
+    for distance in range(1, min(size, WIDE_REACH * count + 1)):
+        for index in (point + distance, point - distance):
+            if len(nearest) < count and 0 <= index < size:
+                nearest.setdefault(destinations[index], index)
+    return filled_up(key, count, size, point, set(nearest.values()))
+
+
+def filled_up(key: int, count: int, size: int, point: int, taken: set[int]) -> list[int]:
     around = max(0, min(point - count // 2, size - count))
     first, last = min(*taken, around), max(*taken, around + count - 1)
     others = [index for index in range(first, last + 1) if index not in taken]
@@ -166,6 +185,8 @@ def select_focused(key: int, count: int, destinations: list[bytes], p: Parameter
 def select(key: int, shape: Shape, destinations: list[bytes], p: Parameters) -> list[int]:
     if shape.kind == FOCUSED:
         return select_focused(key, shape.measurements, destinations, p)
+    if shape.kind == WIDE:
+        return select_wide(key, shape.measurements, destinations)
     return sorted(shape.start + index for index in sample(key, shape.window, shape.measurements))
 
 

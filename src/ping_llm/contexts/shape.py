@@ -29,8 +29,12 @@ ALL, PART, NONE = 0, 1, 2
 MODE_NAMES = ("all", "part", "none")
 
 # Kinds of selection.
-WHOLE, WINDOW, FOCUSED = 0, 1, 2
-KIND_NAMES = ("whole", "window", "focused")
+WHOLE, WINDOW, FOCUSED, WIDE = 0, 1, 2, 3
+KIND_NAMES = ("whole", "window", "focused", "wide")
+
+#: A wide context looks so many measurements far to either side for each that it has room for: a probe that
+#: pings thirty destinations in turn is through with them after one. More would only cost time.
+WIDE_REACH = 32
 
 # Tokens of a time: the first of a context is absolute; rows are in order and within 1970–2100, so
 # every other one is a delta that four bytes can hold.
@@ -120,9 +124,11 @@ def shape_of(key, measurements, ipv4, budget, p):
         count, bound = _fitting(key, measurements, budget, address, source_bytes, mode, p)
         if count == measurements:
             return Shape(mode, WHOLE, source_bytes, 0, measurements, count, bound)
-    if upper(draw(key, KIND, 0)) < p.focus:
+    chance = upper(draw(key, KIND, 0))
+    if chance < p.focus + p.wide:
         count, bound = _fitting(key, measurements, budget, address, source_bytes, mode, p)
-        return Shape(mode, FOCUSED, source_bytes, 0, measurements, count, bound)
+        kind = FOCUSED if chance < p.focus else WIDE
+        return Shape(mode, kind, source_bytes, 0, measurements, count, bound)
     window = log_uniform(key, measurements)
     start = below(draw(key, WINDOW_OFFSET, 0), measurements - window + 1)
     count, bound = _fitting(key, window, budget, address, source_bytes, mode, p)
