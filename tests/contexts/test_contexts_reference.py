@@ -48,10 +48,13 @@ def options(draw):
     length=st.sampled_from([96, 131]),
     batch_size=st.sampled_from([1, 6, 150]),
     epochs=st.sampled_from([None, 1, 2]),
+    destinations=st.sampled_from([3, 20]),
     gap=st.sampled_from([30.0, 2000.0]),
 )
-def test_compiled_and_plain_batches_are_equal(options, seed, counts, length, batch_size, epochs, gap):
-    rows = random_rows(seed % 1000, np.array(counts), destinations=3, gap=gap)
+def test_compiled_and_plain_batches_are_equal(
+    options, seed, counts, length, batch_size, epochs, destinations, gap
+):
+    rows = random_rows(seed % 1000, np.array(counts), destinations=destinations, gap=gap)
     arguments = {"batch_size": batch_size, "length": length, "seed": seed, "epochs": epochs}
     many = 260 // batch_size + 2  # a unit and a bit of the next
     plain = list(islice(ReferenceBatches(rows, options, **arguments), many))

@@ -16,7 +16,7 @@ from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.context import _mark_sample
 from ping_llm.contexts.fill import NOTE_CONTEXT, NOTE_COUNT, NOTE_FILLER, NOTE_KIND, NOTE_MODE
 from ping_llm.contexts.options import ContextOptions
-from ping_llm.contexts.shape import ALL, FOCUSED, NONE, PART, WHOLE, WINDOW
+from ping_llm.contexts.shape import ALL, FOCUSED, NONE, PART, WHOLE, WIDE, WINDOW
 from ping_llm.contexts.statistics import collect
 from ping_llm.tokens import reference
 from ping_llm.tokens.vocab import Field
@@ -177,6 +177,43 @@ def test_focused_destinations_are_consecutive_and_taken_first():
         assert sum(inside & of_chosen) == len(strictly)
 
 
+def test_wide_contexts_have_the_nearest_of_each_destination():
+    big = random_rows(4, np.full(60, 400), destinations=60)
+    options = ContextOptions(
+        focus_probability=0.0,
+        wide_probability=1.0,
+        timestamps_all=1.0,
+        timestamps_part=0.0,
+        prefix_probability=0.0,
+    )
+    for row, kind, _, statements in contexts_of(big, options, length=256, limit=300):
+        assert kind == WIDE
+        block = big.read([row])
+        where = {(s.dst.packed, s.seconds) for s in statements}
+        assert len({destination for destination, _ in where}) == len(statements)
+        seconds = block.time // 1_000_000
+        chosen = [
+            index
+            for index, (dst, second) in enumerate(zip(block.dst, seconds, strict=True))
+            if (dst.tobytes(), second) in where
+        ]
+        # Nothing between the first and the last is of a destination that was left out.
+        between = {dst.tobytes() for dst in block.dst[chosen[0] : chosen[-1] + 1]}
+        assert between == {destination for destination, _ in where}
+
+
+def test_wide_contexts_with_few_destinations_are_filled_up():
+    """Three destinations and room for more: all three, and as many measurements as a focused context has."""
+    big = random_rows(4, np.full(40, 400), destinations=3)
+    plain = ContextOptions(focus_probability=1.0, prefix_probability=0.0)
+    wide = replace(plain, focus_probability=0.0, wide_probability=1.0)
+    found = contexts_of(big, wide, length=256, limit=300)
+    assert {kind for _, kind, *_ in found} == {WIDE}
+    assert all(len({s.dst.packed for s in statements}) == 3 for *_, statements in found)
+    focused = contexts_of(big, plain, length=256, limit=300)
+    assert [len(statements) for *_, statements in found] == [len(statements) for *_, statements in focused]
+
+
 def test_timestamp_modes(contexts):
     modes = Counter(mode for *_, mode, _ in contexts)
     for mode, share in ((ALL, 0.4), (PART, 0.3), (NONE, 0.3)):
@@ -266,6 +303,7 @@ def test_prefixes_at_their_probability_and_a_cut_source_never_says_more(contexts
         {"repeat_source": 0.7},
         {"prefix_probability": 0.5},
         {"focus_probability": 0.1},
+        {"wide_probability": 0.4},
         {"timestamps_all": 0.1, "timestamps_part": 0.2},
         {"measurements_per_context": 10, "max_contexts_per_row": 3},
     ],
@@ -281,6 +319,7 @@ def test_the_config_changes_each_share(rows, changed):
     assert_share(sum(later), len(later), options.repeat_source)
     assert_share(sum(not s.dst.is_whole for s in statements), len(statements), options.prefix_probability)
     assert_share(sum(kind == FOCUSED for kind in large), len(large), options.focus_probability)
+    assert_share(sum(kind == WIDE for kind in large), len(large), options.wide_probability)
     assert_share(modes[ALL], len(found), options.timestamps_all)
     assert_share(modes[PART], len(found), options.timestamps_part)
     per_row = np.minimum(

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from ping_llm.evaluate.asking import Asking, Trained, choose, ways
+from ping_llm.evaluate.asking import Asking, choose, ways
 from ping_llm.evaluate.columns import Columns
 from ping_llm.evaluate.history import History
-from ping_llm.evaluate.ids import Ids
 from ping_llm.evaluate.model_method import ModelMethod
+from ping_llm.evaluate.splits import Novelty
 from ping_llm.model.config import ModelConfig
 from ping_llm.model.engine import Engine
 from ping_llm.model.random import random_tensors
@@ -49,14 +49,14 @@ def _columns() -> Columns:
 def test_ends_that_were_not_trained_on_are_cut_unless_the_pair_has_a_past():
     data = _columns()
     asked, asking = data.take(np.array([2, 3])).queries(), Asking(source_bytes=(2,), destination_bytes=(0, 1))
-    known, new = ways(asked, History(data), asking, Trained(Ids(data.src[:0]), Ids(data.dst[:0])))
+    known, new = ways(asked, History(data), asking, Novelty.of(data.take(slice(0, 0))))
     assert [(str(question.src), str(question.dst)) for question in known] == [("10.20.30.40", "0.0.0.1")]
     assert [(str(question.src), str(question.dst)) for question in new] == [
         ("10.20.0.0/16", "0.0.0.3"),
         ("10.20.0.0/16", "0.0.0.0/8"),
     ]
     assert [len(question.context) for question in new] == [3, 3]  # never what is not earlier
-    for trained in (None, Trained.on(data)):
+    for trained in (None, Novelty.of(data)):
         several = ways(asked, History(data), asking, trained)
         assert [str(question.src) for (question,) in several] == ["10.20.30.40"] * 2
 

@@ -20,6 +20,16 @@ def register(app: typer.Typer) -> None:
             "--write-train",
             help="Only write what a run may be trained on, as Parquet, to this folder.",
         ),
+        calibrate: bool = typer.Option(
+            False,
+            "--calibrate",
+            help="Only fit how sure RUN may be, on what is held out of DATA, and keep that in RUN.",
+        ),
+        calibrated: bool = typer.Option(
+            True,
+            "--calibrated/--uncalibrated",
+            help="Whether RUN answers with its calibration, if it has one.",
+        ),
         world: Path | None = typer.Option(
             None, "--world", help="The simulation's folder, where the data are simulated: adds the truth."
         ),
@@ -50,6 +60,20 @@ def register(app: typer.Typer) -> None:
             else:
                 typer.echo(f"{proof['train']:,} measurements to train on: {write_train}")
             return
+        if calibrate:
+            from ping_llm.evaluate.run import calibrate as calibrate_
+
+            if run is None:
+                raise UsageError("--calibrate needs a run")
+            kinds = calibrate_(
+                run, data, EvaluateOptions(splits=splits, queries=queries, seed=seed)
+            ).as_dict()
+            if json:
+                print_json(kinds)
+            else:
+                rows = [[name, *kind.values()] for name, kind in kinds.items()]
+                typer.echo(table(rows, ["about a", "spread", "share of the marginal", "questions"]))
+            return
         if out is None:
             raise UsageError("say where the report goes (--out), or where the training part (--write-train)")
         names = {"all": tuple(BASELINES), "none": ()}.get(baselines)
@@ -63,7 +87,7 @@ def register(app: typer.Typer) -> None:
             baselines=names,
             seed=seed,
         )
-        result = evaluate_(data, out, options, run, world)
+        result = evaluate_(data, out, options, run, world, calibrated)
         if json:
             print_json(result)
             return

@@ -15,7 +15,7 @@ import numpy as np
 from ping_llm.addresses import Prefix, is_ipv4
 from ping_llm.evaluate.columns import Columns, Queries
 from ping_llm.evaluate.history import History
-from ping_llm.evaluate.ids import Ids
+from ping_llm.evaluate.splits import Novelty
 from ping_llm.query.context import Context, Question
 
 #: Looked through for a question: older measurements of a busy source are hardly ever the better choice.
@@ -42,20 +42,8 @@ class Asking:
     destination_bytes: tuple[int, ...] = (1, 2)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """Which ends a run was trained on."""
-
-    sources: Ids
-    destinations: Ids
-
-    @classmethod
-    def on(cls, train: Columns) -> "Trained":
-        return cls(Ids(train.src), Ids(train.dst))
-
-
 def ways(
-    queries: Queries, context: History, asking: Asking, trained: Trained | None = None
+    queries: Queries, context: History, asking: Asking, trained: Novelty | None = None
 ) -> list[list[Question]]:
     """For each query, the questions whose answers are mixed; without `trained`, all was trained on."""
     past = context.of_source(queries)

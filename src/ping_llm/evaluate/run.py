@@ -7,15 +7,18 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from ping_llm.errors import UsageError
 from ping_llm.evaluate import report
 from ping_llm.evaluate.baselines.base import Baseline
 from ping_llm.evaluate.baselines.every import make
 from ping_llm.evaluate.bootstrap import Bootstrap
+from ping_llm.evaluate.calibration import Calibration
 from ping_llm.evaluate.columns import Columns
 from ping_llm.evaluate.data import EvaluationData, Test, read
 from ping_llm.evaluate.ids import Ids
@@ -38,8 +41,12 @@ def evaluate(
     options: EvaluateOptions,
     run: Path | None = None,
     world: Path | None = None,
+    calibrated: bool = True,
 ) -> dict:
-    """Evaluate and write report.json, report.html and PNGs below `out`; returns the report."""
+    """Evaluate and write report.json, report.html and PNGs below `out`; returns the report.
+
+    A run that has a calibration answers with it unless `calibrated` is False.
+    """
     data = read(data_path, options)
     _claim(out, data, options)
     methods: list[tuple[str, str, Callable[[], Baseline]]] = [
@@ -47,10 +54,11 @@ def evaluate(
     ]
     if world is not None:
         methods.append(("truth", "truth", lambda: _truth(world)))
-    context, whole = {}, {}
+    context, whole, calibration = {}, {}, None
     if run is not None:
-        folder = f"model-{_weights_digest(run)}"
-        load = _loader(run, data.train)
+        calibration = Calibration.load(run) if calibrated else None
+        folder = f"model-{_weights_digest(run)}" + (f"-{calibration.digest()}" if calibration else "")
+        load = _loader(run, data.train, calibration)
         methods.append(("model", folder, load))
     total = len(methods) * len(data.tests)
     scores: dict[str, dict[str, Scores]] = {test.name: {} for test in data.tests}
@@ -72,7 +80,7 @@ def evaluate(
     if run is not None:
         context = _by_context_size(load, out / "parts" / folder, data, options)
         whole = _whole_measurements(load, out / "parts" / folder, data, options)
-    result = _result(data, options, scores, context, run) | whole
+    result = _result(data, options, scores, context, run, calibration) | whole
     if world is not None:
         for name, bits in _true_entropies(world, out / "parts" / "truth", data).items():
             result["splits"][name]["truth"]["entropy_bits"] = bits
@@ -89,6 +97,34 @@ def answer(method: Baseline, test: Test, chunk: int = CHUNK) -> Scores:
         part = test.asked.take(slice(start, start + chunk))
         parts.append(Scores.of(method.predict(part.queries(), test.context), part.rtt))
     return Scores.concatenate(parts)
+
+
+def calibrate(run: Path, data_path: Path, options: EvaluateOptions) -> Calibration:
+    """Fit a run's calibration on questions that its training has not seen, and put it into the run."""
+    from ping_llm.evaluate.model_method import GRID
+
+    data = read(data_path, options)
+    tests = [test for test in data.tests if test.kind == "later"]
+    # What is new to a run is so at all times: without the cut in time there is many times as much of it.
+    tests += [
+        test
+        for test in read(data_path, replace(options, splits=replace(options.splits, time=1.0))).tests
+        if test.kind != "later"
+    ]
+    method = _loader(run, data.train)()
+    parts = []
+    with Progress("calibrate", sum(len(test.asked) for test in tests), "questions") as progress:
+        for test in tests:
+            for start in range(0, len(test.asked), MODEL_CHUNK):
+                asked = test.asked.take(slice(start, start + MODEL_CHUNK))
+                levels, failure, _ = method.raw(asked.queries(), test.context)
+                parts.append((levels, failure, asked))
+                progress.advance(len(asked))
+    levels, failure = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    asked = Columns.concatenate([part[2] for part in parts])
+    calibration = Calibration.fit(GRID, levels, failure, asked, data.train)
+    calibration.save(run)
+    return calibration
 
 
 def _by_context_size(load: Callable, folder: Path, data: EvaluationData, options: EvaluateOptions) -> dict:
@@ -149,7 +185,7 @@ def _true_entropies(world: Path, folder: Path, data: EvaluationData) -> dict[str
     return json.loads(path.read_text())
 
 
-def _result(data, options, scores, context, run) -> dict:
+def _result(data, options, scores, context, run, calibration) -> dict:
     tests: dict = {}
     for test in data.tests:
         bootstrap = Bootstrap(sources_of(test.asked), options.replicates, options.seed)
@@ -160,6 +196,7 @@ def _result(data, options, scores, context, run) -> dict:
     return {
         "format": FORMAT,
         "run": None if run is None else str(run),
+        "calibration": None if calibration is None else calibration.as_dict(),
         "data": {
             "fingerprint": data.fingerprint,
             **data.proof,
@@ -205,14 +242,14 @@ def _baseline_folder(name: str) -> str:
     return _folder(name) + (f"-{revision}" if revision > 1 else "")
 
 
-def _loader(run: Path, train: Columns) -> Callable:
+def _loader(run: Path, train: Columns, calibration: Calibration | None = None) -> Callable:
     loaded: list = []
 
     def load():
         if not loaded:
             from ping_llm.evaluate.model_method import ModelMethod
 
-            loaded.append(ModelMethod.load(run).fit(train))
+            loaded.append(ModelMethod.load(run, calibration).fit(train))
         return loaded[0]
 
     return load
