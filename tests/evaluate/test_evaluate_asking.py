@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ping_llm.evaluate.asking import Asking, choose, ways
+from ping_llm.evaluate.asking import Asking, ways
 from ping_llm.evaluate.columns import Columns
 from ping_llm.evaluate.history import History
 from ping_llm.evaluate.model_method import ModelMethod
@@ -12,29 +12,6 @@ from ping_llm.model.engine import Engine
 from ping_llm.model.random import random_tensors
 from ping_llm.query.model import Model
 from ping_llm.tokens.rtt import rtt_encoding
-
-
-def test_context_is_chosen_for_the_question():
-    dst = np.zeros((8, 16), np.uint8)
-    dst[:, 10:12] = 255
-    near, nearer = [9, 9, 9, 7], [9, 9, 9, 1]
-    dst[:, 12:] = [nearer, [8] * 4, near, [7] * 4, nearer, [5] * 4, [4] * 4, nearer]
-    wanted = dst[0]
-    assert list(choose(dst, wanted, 0)) == []
-    assert list(choose(dst, wanted, 1)) == [7]
-    assert list(choose(dst, wanted, 4)) == [7, 4, 0, 6]
-    assert set(choose(dst, wanted, 6)) == {7, 4, 0, 2, 6, 5}
-    assert sorted(choose(dst, wanted, 50)) == list(range(8))
-
-
-def test_other_destinations_come_once_before_any_comes_again():
-    dst = np.zeros((6, 16), np.uint8)
-    dst[:, 10:12] = 255
-    dst[:, 15] = [1, 2, 3, 3, 3, 2]
-    dst[:, 12] = dst[:, 15]
-    wanted = dst[0] + 9
-    assert list(choose(dst, wanted, 4)) == [5, 4, 0, 3]
-    assert list(choose(dst, wanted, 9)) == [5, 4, 0, 3, 2, 1]
 
 
 def _columns() -> Columns:

@@ -132,15 +132,27 @@ def test_a_history_is_continued_from_its_source(model):
         model.generate(temperature=-1.0)
 
 
-def test_the_pair_comes_first_then_its_prefix_then_recent_ones():
-    pair, near, far = "198.51.100.7", "198.51.100.9", "203.0.113.5"
-    dst = packed(*([far] * 40), *([near] * 2), *([pair] * 3), *([far] * 40))
-    time = np.arange(len(dst))
-    chosen = relevance(time, dst, parse_prefix(pair), 16)
-    assert chosen[:5].tolist() == [44, 43, 42, 41, 40]
-    # The rest: newest, one before, two, four, eight … back.
-    assert chosen[5:10].tolist() == [84, 83, 82, 80, 76]
-    assert len(chosen) == len(set(chosen.tolist())) == 16
+def test_context_is_chosen_for_the_question():
+    pair, near = "9.9.9.1", "9.9.9.7"
+    dst = packed(pair, "8.8.8.8", near, "7.7.7.7", pair, "5.5.5.5", "4.4.4.4", pair)
+    wanted = parse_prefix(pair)
+    assert relevance(dst, wanted, 0).tolist() == []
+    assert relevance(dst, wanted, 1).tolist() == [7]
+    assert relevance(dst, wanted, 3).tolist() == [7, 4, 0]
+    assert relevance(dst, wanted, 6).tolist() == [7, 4, 0, 2, 6, 5]
+    assert relevance(dst, wanted, 50).tolist() == [7, 4, 0, 2, 6, 5, 3, 1]
+    assert relevance(dst, parse_prefix("9.9.0.0/16"), 4).tolist() == [7, 4, 2, 0]
+    assert relevance(dst[:0], wanted, 5).tolist() == []
+    # With a share for others, the pair's own come last once nothing else is known.
+    assert relevance(dst, wanted, 3, 0.5).tolist() == [7, 4, 6]
+    assert relevance(dst, wanted, 8, 0.25).tolist() == [7, 4, 2, 6, 5, 3, 1, 0]
+
+
+def test_other_destinations_come_once_before_any_comes_again():
+    dst = packed(*(f"{n}.0.0.{n}" for n in (1, 2, 3, 3, 3, 2)))
+    for wanted in (parse_prefix("10.0.0.9"), None):
+        assert relevance(dst, wanted, 4).tolist() == [5, 4, 0, 3]
+        assert relevance(dst, wanted, 9).tolist() == [5, 4, 0, 3, 2, 1]
 
 
 def test_contexts_come_from_the_rows(model, tmp_path):
@@ -159,7 +171,7 @@ def test_contexts_come_from_the_rows(model, tmp_path):
     assert (context.seconds < at).all()
     assert (np.diff(context.seconds) >= 0).all()
     mine = earlier & (columns.dst[:, 15] == 3)
-    assert (context.dst[:, 15] == 3).sum() == min(mine.sum(), 7)
+    assert (context.dst[:, 15] == 3).sum() == mine.sum() > 0
     assert set(context.rtt.tolist()) <= set(columns.rtt[earlier].tolist())
     assert len(history.context(Question.of("192.0.2.9", "198.51.100.3"))) == 0
     assert len(history.context(Question.of("192.0.2.?", "198.51.100.3"), most=5)) == 5

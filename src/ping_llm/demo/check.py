@@ -6,20 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from ping_llm.addresses import Prefix, is_ipv4, unpack
+from ping_llm.addresses import unpack
 from ping_llm.demo.options import DemoOptions
 from ping_llm.demo.picture import draw_answer
+from ping_llm.evaluate.asking import Asking, ways
 from ping_llm.evaluate.baselines.global_ import Global
 from ping_llm.evaluate.baselines.pair_history import PairHistory
 from ping_llm.evaluate.columns import Columns, read_measurements
 from ping_llm.evaluate.history import History
 from ping_llm.evaluate.metrics import median_absolute_error
-from ping_llm.query.context import Context, Question
+from ping_llm.query.context import Question
 from ping_llm.query.model import Model
 from ping_llm.simulate.world import World
-
-#: Of a question's context, the share that is kept for the same pair.
-PAIR_SHARE = 2 / 3
 
 
 @dataclass(frozen=True)
@@ -32,39 +30,19 @@ class HoldOut:
 
 
 def choose(train: Columns, held: Columns, options: DemoOptions) -> HoldOut:
-    """Draw the questions, each with earlier measurements of its source: the same pair's first."""
+    """Draw the questions, asked as an evaluation asks them."""
     seen = np.isin(_keys(held.src), _keys(train.src))
     candidates = np.flatnonzero(seen)
     generator = np.random.default_rng(options.seed)
     chosen = np.sort(generator.permutation(candidates)[: options.questions])
     asked = held.take(chosen)
-    past = History(train).of_source(asked.queries())
-    questions = [
-        _question(asked, index, past.columns.take(slice(low, high)), options.context)
-        for index, (low, high) in enumerate(zip(past.low, past.high, strict=True))
-    ]
+    asking = Asking(size=options.context)
+    questions = [question for (question,) in ways(asked.queries(), History(train), asking)]
     return HoldOut(train, asked, questions)
 
 
 def _keys(packed: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(packed).view("V16").ravel()
-
-
-def _question(asked: Columns, index: int, past: Columns, room: int) -> Question:
-    same = (past.dst == asked.dst[index]).all(axis=1)
-    pair = np.flatnonzero(same)[::-1][: round(room * PAIR_SHARE)]
-    others = np.flatnonzero(~same)[::-1][: room - len(pair)]
-    taken = np.concatenate([pair, others])
-    context = Context.of(
-        asked.src[index], past.dst[taken], past.time[taken], past.rtt[taken], np.arange(len(taken))
-    )
-    return Question(
-        _whole(asked.src[index]), _whole(asked.dst[index]), int(asked.time[index] // 1_000_000), context
-    )
-
-
-def _whole(packed: np.ndarray) -> Prefix:
-    return Prefix(packed.tobytes(), 32 if is_ipv4(packed[None])[0] else 128)
 
 
 def check(run: Path, world: World, split: Path, options: DemoOptions) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ping_llm.evaluate.columns import Columns, Queries
 from ping_llm.evaluate.history import History
 from ping_llm.evaluate.splits import Novelty
 from ping_llm.query.context import Context, Question
+from ping_llm.query.select import PAIR_SHARE, relevance
 
 #: Looked through for a question: older measurements of a busy source are hardly ever the better choice.
 _LOOK_BACK = 4000
@@ -37,7 +38,7 @@ class Asking:
     """
 
     size: int = 30
-    pair_share: float = 2 / 3
+    pair_share: float = PAIR_SHARE
     source_bytes: tuple[int, ...] = (2,)
     destination_bytes: tuple[int, ...] = (1, 2)
 
@@ -81,7 +82,7 @@ def _ways(
 ) -> list[Question]:
     src, dst = queries.src[index], queries.dst[index]
     seconds = int(queries.time[index] // 1_000_000)
-    chosen = choose(past.dst[low:high], dst, asking.size, asking.pair_share) + low
+    chosen = relevance(past.dst[low:high], Prefix.of(dst), asking.size, asking.pair_share) + low
     known = past.take(chosen)
     context = Context.of(src, known.dst, known.time, known.rtt, np.arange(len(chosen)))
     if (known.dst == dst).all(axis=1).any():
@@ -91,32 +92,6 @@ def _ways(
         for src_bytes in of_src
         for dst_bytes in of_dst
     ]
-
-
-def choose(past_dst: np.ndarray, dst: np.ndarray, size: int, pair_share: float = 2 / 3) -> np.ndarray:
-    """Positions of `size` earlier measurements (given oldest first), the most relevant first."""
-    newest_first = np.arange(len(past_dst))[::-1]
-    if not size or not len(past_dst):
-        return newest_first[:0]
-    same = (past_dst == dst).all(axis=1)[newest_first]
-    near_bytes = 15 if is_ipv4(dst[None])[0] else 6  # an IPv4 /24 or an IPv6 /48
-    near = ~same & (past_dst[:, :near_bytes] == dst[:near_bytes]).all(axis=1)[newest_first]
-    pair = newest_first[same][: max(1, round(size * pair_share))]
-    neighbours = newest_first[near][: max(size - len(pair), 0) // 2]
-    rest = newest_first[~same & ~np.isin(newest_first, neighbours)]
-    rest = rest[_each_once(past_dst[rest])]
-    chosen = np.concatenate([pair, neighbours, rest[: size - len(pair) - len(neighbours)]])
-    if len(chosen) < size:  # nothing else is known: the pair may have it all
-        chosen = np.concatenate([chosen, newest_first[same][len(pair) : len(pair) + size - len(chosen)]])
-    return chosen
-
-
-def _each_once(addresses: np.ndarray) -> np.ndarray:
-    """An order in which every address comes once before any comes again."""
-    _, first = np.unique(addresses, axis=0, return_index=True)
-    is_first = np.zeros(len(addresses), bool)
-    is_first[first] = True
-    return np.concatenate([np.flatnonzero(is_first), np.flatnonzero(~is_first)])
 
 
 def _prefix(packed: np.ndarray, count: int) -> Prefix:

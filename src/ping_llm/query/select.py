@@ -2,8 +2,8 @@
 
 The rows' index finds those of a source without reading anything else. Of its earlier measurements come
 first those of the same pair, the newest first: on real data the last value of a pair is hard to beat. Then
-those to the same destination prefix, then recent ones spread over scales: the last, the one before, four
-ago, eight ago …
+those to the same destination prefix, then the newest of each other destination, then what is left. An
+evaluation asks in the same way (`evaluate/asking.py`), so what it measures is what a question gets.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from ping_llm.rows.store import RowStore
 
 #: A neighbour of a destination shares these first bytes with it: /24 of IPv4 (packed at 12), /48 of IPv6.
 _NEIGHBOUR_BYTES = {4: 15, 6: 6}
-#: At most this share of the context is the pair's own: a few others tell how the source is doing today.
-_PAIR_SHARE = 0.75
+#: At most this share of the context is the pair's own.
+PAIR_SHARE = 1.0
 #: A longer history is split into rows of 8 MiB; the newest of them are plenty.
 _MOST_ROWS = 4
 
@@ -45,7 +45,9 @@ class History:
         if question.seconds is not None:
             earlier = time < question.seconds * 1_000_000
             time, dst, rtt = time[earlier], dst[earlier], rtt[earlier]
-        chosen = relevance(time, dst, question.dst, most)
+        order = np.argsort(time, kind="stable")
+        time, dst, rtt = time[order], dst[order], rtt[order]
+        chosen = relevance(dst, question.dst, most)
         ranks = np.arange(len(chosen))
         return Context.of(block.src[:1], dst[chosen], time[chosen], rtt[chosen], ranks)
 
@@ -66,31 +68,40 @@ class History:
         ]
 
 
-def relevance(time: np.ndarray, dst: np.ndarray, wanted: Prefix | None, most: int) -> np.ndarray:
-    """Indices of the measurements to tell, the most relevant first."""
-    newest = np.argsort(time, kind="stable")[::-1]
-    chosen: list[int] = []
+def relevance(
+    dst: np.ndarray, wanted: Prefix | None, most: int, pair_share: float = PAIR_SHARE
+) -> np.ndarray:
+    """Indices of the measurements to tell, the most relevant first.
+
+    Args:
+      dst: uint8 [n, 16], destinations of a source's measurements, oldest first.
+      wanted: the question's destination.
+      most: how many may be told.
+      pair_share: of these at most for the pair itself, as long as there are others.
+    """
+    newest = np.arange(len(dst))[::-1]
+    pair = near = newest[:0]
     left = newest
     if wanted is not None:
-        known = len(wanted.known_bytes) + (12 if wanted.version == 4 else 0)
-        packed = np.frombuffer(wanted.packed, np.uint8)
-        near = min(_NEIGHBOUR_BYTES[wanted.version], known)
-        for length, share in ((known, _PAIR_SHARE), (near, (1 + _PAIR_SHARE) / 2)):
-            match = (dst[left, :length] == packed[:length]).all(axis=1)
-            take = left[match][: max(int(most * share) - len(chosen), 0)]
-            chosen += take.tolist()
-            left = left[~np.isin(left, take)]
-    scales = _scales(len(left), most - len(chosen))
-    return np.array(chosen + left[scales].tolist(), np.int64)
+        pair_bytes = len(wanted.known_bytes) + (12 if wanted.version == 4 else 0)
+        pair, left = _parted(newest, dst, wanted, pair_bytes)
+        near, left = _parted(left, dst, wanted, min(_NEIGHBOUR_BYTES[wanted.version], pair_bytes))
+    own = pair[: max(1, round(most * pair_share))]
+    near, further = np.split(near, [max(most - len(own), 0) // 2])
+    others = _each_once(np.sort(np.concatenate([further, left]))[::-1], dst)
+    # Where nothing else is known, the pair may have it all.
+    return np.concatenate([own, near, others[: max(most - len(own) - len(near), 0)], pair[len(own) :]])[:most]
 
 
-def _scales(available: int, wanted: int) -> np.ndarray:
-    """Positions 0, 1, 2, 4, 8 …, then the gaps, newest first: at most `wanted` of `available`."""
-    if available <= wanted:
-        return np.arange(available)
-    powers = [0] + [
-        1 << power for power in range(max(available - 1, 1).bit_length()) if 1 << power < available
-    ]
-    powers = powers[:wanted]
-    rest = [position for position in range(available) if position not in set(powers)][: wanted - len(powers)]
-    return np.array([*powers, *rest], np.int64)
+def _parted(newest: np.ndarray, dst: np.ndarray, wanted: Prefix, known: int) -> tuple[np.ndarray, np.ndarray]:
+    """Those whose destinations begin with the same `known` bytes, and the rest."""
+    alike = (dst[newest, :known] == np.frombuffer(wanted.packed, np.uint8)[:known]).all(axis=1)
+    return newest[alike], newest[~alike]
+
+
+def _each_once(newest: np.ndarray, dst: np.ndarray) -> np.ndarray:
+    """An order in which every destination comes once before any comes again."""
+    _, first = np.unique(dst[newest], axis=0, return_index=True)
+    is_first = np.zeros(len(newest), bool)
+    is_first[first] = True
+    return np.concatenate([newest[is_first], newest[~is_first]])
