@@ -7,9 +7,12 @@ import signal
 import threading
 
 import crash_matrix
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from small_training import SMALL, STEPS, command, losses, start, wait_for, what_was_learnt
 
+from ping_llm.errors import UsageError
 from ping_llm.train import checkpoints, folder
 from ping_llm.train.run import train
 
@@ -105,3 +108,18 @@ def test_signals_are_ours_only_while_training():
         os.kill(os.getpid(), signal.SIGINT)
         assert stops.requested(1)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_weights_of_another_run(undisturbed, rows, tmp_path):
+    """A training that moves nothing ends with the weights it began with; its steps are its own."""
+    words = [*SMALL, "steps=2", "learning_rate=0.0", "data_shuffle_seed=5"]
+    outcome = train("tiny", words, run=tmp_path / "run", rows=rows, weights=undisturbed)
+    assert outcome.step == 1
+    assert list(losses(tmp_path / "run")) == [0, 1]
+    before, after = (
+        load_file(run / "export" / "model.safetensors") for run in (undisturbed, tmp_path / "run")
+    )
+    for name, array in before.items():
+        np.testing.assert_allclose(after[name], array, atol=1e-6, err_msg=name)
+    with pytest.raises(UsageError, match="has no checkpoints"):
+        train("tiny", words, run=tmp_path / "other", rows=rows, weights=tmp_path / "nothing")

@@ -8,13 +8,18 @@ import typer
 def register(app: typer.Typer) -> None:
     @app.command()
     def train(
-        config: str = typer.Argument(help="A packaged config (tiny, 20m, 100m, 300m) or the path of a .yml."),
+        config: str = typer.Argument(
+            help="A packaged config (tiny, menog, 20m, 100m, 300m) or a .yml's path."
+        ),
         overrides: list[str] | None = typer.Argument(
             None, metavar="KEY=VALUE…", help="MaxText's keys or ours."
         ),
         run: Path | None = typer.Option(None, "--run", help="The run's folder.  [default: runs/CONFIG]"),
         rows: Path | None = typer.Option(None, "--rows", help="Probe rows to train on."),
         eval_rows: Path | None = typer.Option(None, "--eval-rows", help="Probe rows to evaluate on."),
+        weights: Path | None = typer.Option(
+            None, "--weights", help="Begin with the newest weights of this run, if there are none yet."
+        ),
         coordinator: str = typer.Option(
             "", envvar="PING_LLM_COORDINATOR", help="HOST:PORT where several processes meet."
         ),
@@ -44,6 +49,7 @@ def register(app: typer.Typer) -> None:
             run=run,
             rows=rows,
             eval_rows=eval_rows,
+            weights=weights,
             hosts=Hosts.of(coordinator, processes, process),
         )
         if as_json:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_text
-from ping_llm.train import folder, settings
+from ping_llm.train import checkpoints, folder, settings
 from ping_llm.train.hosts import Hosts
 
 
@@ -47,6 +47,7 @@ def train(
     run: Path | None = None,
     rows: Path | None = None,
     eval_rows: Path | None = None,
+    weights: Path | None = None,
     hosts: Hosts | None = None,
 ) -> Outcome:
     """Train, or go on where the run in the folder stopped.
@@ -57,6 +58,7 @@ def train(
         run: the run's folder; runs/CONFIG unless given.
         rows: the folder of probe rows to train on (network_train_files).
         eval_rows: that of the evaluation (network_eval_files).
+        weights: a run whose newest weights this one begins with; its optimizer begins anew.
         hosts: this process among several.
 
     Raises:
@@ -69,6 +71,7 @@ def train(
     words = list(overrides)
     words += [f"network_train_files={rows.resolve()}"] if rows else []
     words += [f"network_eval_files={eval_rows.resolve()}"] if eval_rows else []
+    words += [f"load_parameters_path={_newest_weights(weights)}"] if weights else []
     hosts = hosts or Hosts()
     hosts.connect()
 
@@ -119,6 +122,13 @@ def train(
     return Outcome(
         run, state, session.step, session.loss, _spent(started, marks + session.marks), session.data_wait_s
     )
+
+
+def _newest_weights(run: Path) -> Path:
+    found = checkpoints.steps(run / "checkpoints")
+    if not found:
+        raise UsageError(f"{run} has no checkpoints: --weights names the folder of a run that has some")
+    return (run / "checkpoints" / str(found[-1]) / "items").resolve()
 
 
 def _spent(started: float, marks: list[tuple[str, float]]) -> dict[str, float]:
