@@ -89,7 +89,12 @@ def _page(out: Path, result: dict, pictures: list[tuple[str, str]]) -> str:
         data = base64.b64encode((out / name).read_bytes()).decode()
         parts += [f"<h3>{html.escape(caption)}</h3>", f'<img alt="" src="data:image/png;base64,{data}">']
     parts += ["<h2>Calibration, relative error and failures</h2>", *map(_details, result["splits"].items())]
-    parts += ["<h2>By IP version and RTT</h2>", *map(_strata, result["splits"].items())]
+    if result["calibration"]:
+        parts += ["<h2>What is made of the model's answers</h2>", _calibration(result["calibration"])]
+    parts.append("<h2>By IP version and RTT</h2>")
+    parts += [_strata(*split, ("ip_version", "rtt")) for split in result["splits"].items()]
+    parts.append("<h2>By hour of the day (UTC)</h2>")
+    parts += [_strata(*split, ("hour",)) for split in result["splits"].items()]
     if result["by_context_size"]:
         parts += ["<h2>The model by context size</h2>", _context(result["by_context_size"])]
     if result.get("likelihood"):
@@ -152,10 +157,18 @@ def _details(split: tuple[str, dict]) -> str:
     return f"<h3>{html.escape(name)}: coverage of intervals, errors, failures</h3>" + _table(header, rows)
 
 
-def _strata(split: tuple[str, dict]) -> str:
-    name, methods = split
+def _calibration(kinds: dict) -> str:
+    text = (
+        "<p>Fitted on what was held out of its training: the distribution is blurred by a normal of this "
+        "deviation in log RTT, and so much of the training marginal is mixed in.</p>"
+    )
+    rows = [[html.escape(name), *(f"{value:g}" for value in kind.values())] for name, kind in kinds.items()]
+    return text + _table(["about a", "spread", "share of the marginal", "questions"], rows)
+
+
+def _strata(name: str, methods: dict, kinds: tuple[str, ...]) -> str:
     any_strata = next(iter(methods.values()))["strata"]
-    groups = [(kind, group) for kind in ("ip_version", "rtt") for group in any_strata[kind]]
+    groups = [(kind, group) for kind in kinds for group in any_strata[kind]]
     rows = []
     for method, part in methods.items():
         values = [part["strata"][kind][group].get("medae_ms") for kind, group in groups]
