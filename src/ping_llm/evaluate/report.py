@@ -92,9 +92,9 @@ def _page(out: Path, result: dict, pictures: list[tuple[str, str]]) -> str:
     if result["calibration"]:
         parts += ["<h2>What is made of the model's answers</h2>", _calibration(result["calibration"])]
     parts.append("<h2>By IP version and RTT</h2>")
-    parts += [_strata(*split, ("ip_version", "rtt")) for split in result["splits"].items()]
+    parts += [_strata(name, split, ("ip_version", "rtt")) for name, split in result["splits"].items()]
     parts.append("<h2>By hour of the day (UTC)</h2>")
-    parts += [_strata(*split, ("hour",)) for split in result["splits"].items()]
+    parts += [_strata(name, split, ("hour",)) for name, split in result["splits"].items()]
     if result["by_context_size"]:
         parts += ["<h2>The model by context size</h2>", _context(result["by_context_size"])]
     if result.get("likelihood"):
@@ -168,7 +168,7 @@ def _calibration(kinds: dict) -> str:
 
 def _strata(name: str, methods: dict, kinds: tuple[str, ...]) -> str:
     any_strata = next(iter(methods.values()))["strata"]
-    groups = [(kind, group) for kind in kinds for group in any_strata[kind]]
+    groups = [(k, group) for k in kinds for group, part in any_strata[k].items() if part["measurements"]]
     rows = []
     for method, part in methods.items():
         values = [part["strata"][kind][group].get("medae_ms") for kind, group in groups]
