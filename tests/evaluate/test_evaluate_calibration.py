@@ -101,7 +101,6 @@ def test_a_calibration_is_kept_in_the_run(tmp_path):
     calibration = Calibration((Spread(0.1, 0.02, 70), *(Spread(),) * 4))
     calibration.save(tmp_path)
     assert Calibration.load(tmp_path) == calibration
-    assert calibration.digest() != Calibration().digest()
     stored = json.loads((tmp_path / FILE).read_text())
     for broken in (
         "nonsense",

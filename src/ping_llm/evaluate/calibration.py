@@ -11,7 +11,6 @@ What a run gives to RTTs above twice the largest that was trained on goes to the
 reason, and weighs: 0.16 % cost 0.8 ms of 21.6 ms CRPS on new pairs of MENOG.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -144,9 +143,6 @@ class Calibration:
                 f"{path} is not a calibration ({error}); `evaluate --calibrate` writes one"
             ) from None
         return cls(kinds)
-
-    def digest(self) -> str:
-        return hashlib.sha256(repr(self.kinds).encode()).hexdigest()[:8]
 
 
 def _capped(grid: np.ndarray, levels: np.ndarray, most_ms: float) -> np.ndarray:

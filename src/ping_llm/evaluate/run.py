@@ -15,6 +15,7 @@ import numpy as np
 
 from ping_llm.errors import UsageError
 from ping_llm.evaluate import report
+from ping_llm.evaluate.asking import Asking
 from ping_llm.evaluate.baselines.base import Baseline
 from ping_llm.evaluate.baselines.every import make
 from ping_llm.evaluate.bootstrap import Bootstrap
@@ -57,7 +58,7 @@ def evaluate(
     context, whole, calibration = {}, {}, None
     if run is not None:
         calibration = Calibration.load(run) if calibrated else None
-        folder = f"model-{_weights_digest(run)}" + (f"-{calibration.digest()}" if calibration else "")
+        folder = f"model-{_weights_digest(run)}-{_manner_digest(calibration)}"
         load = _loader(run, data.train, calibration)
         methods.append(("model", folder, load))
     total = len(methods) * len(data.tests)
@@ -260,6 +261,11 @@ def _truth(world: Path) -> Baseline:
     from ping_llm.simulate.world import World
 
     return TruthMethod(World.load(world))
+
+
+def _manner_digest(calibration: Calibration | None) -> str:
+    """Of how a run is asked and what is made of its answers."""
+    return hashlib.sha256(repr((Asking(), calibration)).encode()).hexdigest()[:8]
 
 
 def _weights_digest(run: Path) -> str:
