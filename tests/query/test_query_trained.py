@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from ping_llm.addresses import parse_prefix
-from ping_llm.model import engine as engines
+from ping_llm.model import transformer
 from ping_llm.model.config import ModelConfig
 from ping_llm.model.engine import Engine, keep_compiled
 from ping_llm.model.random import random_tensors
@@ -76,7 +76,7 @@ def train(encoding: RttEncoding, steps: int) -> Model:
     optimizer = optax.adam(optax.cosine_decay_schedule(4e-3, steps))
 
     def loss(params, data):
-        return -engines._target_log_probabilities(CONFIG, params, *data).sum() / BATCH
+        return -transformer.target_log_probabilities(CONFIG, params, *data).sum() / BATCH
 
     @jax.jit
     def step(params, state, data):
