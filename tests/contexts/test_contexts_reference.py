@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_rows import random_rows
 
-from ping_llm.contexts import draws, plan, reference
+from ping_llm.contexts import context, draws, plan, reference
 from ping_llm.contexts.batches import Batches
-from ping_llm.contexts.options import ContextOptions
+from ping_llm.contexts.options import ContextOptions, Parameters
 from ping_llm.contexts.reference_batches import ReferenceBatches
+from ping_llm.contexts.shape import ALL, WIDE, Shape
 
 probability = st.sampled_from([0.0, 0.1, 0.5, 1.0])
 
@@ -110,3 +111,19 @@ def _parameters():
     from ping_llm.contexts.options import Parameters
 
     return Parameters.of(ContextOptions(), 256)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_wide_selections_are_equal_far_from_the_point_too(seed):
+    """Long stretches of one destination: the others lie now within the reach and now beyond it."""
+    size, count = 1500, 3
+    words = np.repeat(np.arange(size // 75, dtype=np.uint64), 75).reshape(-1, 1).repeat(2, axis=1)
+    parameters = Parameters.of(ContextOptions(focus_probability=0.0, wide_probability=1.0), 256)
+    key = np.uint64(draws.combine(np.uint64(seed), 1))
+    shape = Shape(ALL, WIDE, 0, 0, size, count, 99)
+    chosen, marks, ranks = np.empty(256, np.int64), np.zeros(size + 1, np.uint8), np.zeros(size + 1, np.uint8)
+    context.select(chosen, marks, ranks, np.zeros(256, np.int64), key, shape, words, 0, size, parameters)
+    expected = reference.select(int(key), shape, [word.tobytes() for word in words], parameters)
+    assert chosen[:count].tolist() == expected
+    assert not marks.any()
+    assert not ranks.any()
