@@ -21,6 +21,7 @@ import numpy as np
 from ping_llm.errors import PingError
 from ping_llm.evaluate.baselines.base import marginal
 from ping_llm.evaluate.baselines.failure_rates import FailureRates
+from ping_llm.evaluate.baselines.point import ENOUGH, FLOOR_MS
 from ping_llm.evaluate.bins import bits_of
 from ping_llm.evaluate.columns import Columns
 from ping_llm.evaluate.predictive import Knots, mixed
@@ -33,15 +34,11 @@ FORMAT = 1
 #: Of the classes of `Novelty`, in their order.
 NAMES = ("known pair", "new pair", "new source", "new destination", "new ends")
 
-#: Fewer questions than this say too little: a run's answers stay as they are.
-ENOUGH = 60
-
 _SPREADS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0)
 _SHARES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 
-#: The blur is a mean over this many shifts of equal probability. 0.1 ms is nothing to blur.
+#: The blur is a mean over this many shifts of equal probability.
 _SHIFTS = np.array([NormalDist().inv_cdf((k + 0.5) / 64) for k in range(64)])
-_FLOOR_MS = 0.1
 
 
 @dataclass(frozen=True)
@@ -91,9 +88,8 @@ class Calibration:
         novelty = Novelty.of(train).classes(asked.src, asked.dst)
         levels = _capped(grid, levels, background.most_ms)
         kinds = [_fitted(grid, levels, failure, asked, background, novelty == k) for k in range(len(NAMES))]
-        if not kinds[
-            Novelty.NEW_ENDS
-        ].questions:  # no test asks about both ends new: not surer than about one
+        # No test asks about both ends new: of those a run may not be surer than of one.
+        if not kinds[Novelty.NEW_ENDS].questions:
             either = (kinds[Novelty.NEW_SOURCE], kinds[Novelty.NEW_DESTINATION])
             kinds[Novelty.NEW_ENDS] = Spread(max(k.spread for k in either), max(k.share for k in either))
         return cls(tuple(kinds))
@@ -152,7 +148,7 @@ def _capped(grid: np.ndarray, levels: np.ndarray, most_ms: float) -> np.ndarray:
 
 def _blurred(grid: np.ndarray, levels: np.ndarray, spread: float, at: np.ndarray) -> np.ndarray:
     """P(RTT < at) after the blur, for one distribution."""
-    shifted = (at[:, None] + _FLOOR_MS) * np.exp(-spread * _SHIFTS) - _FLOOR_MS
+    shifted = (at[:, None] + FLOOR_MS) * np.exp(-spread * _SHIFTS) - FLOOR_MS
     return np.interp(shifted, grid, levels, left=0.0).mean(axis=1)
 
 
@@ -164,7 +160,7 @@ def _fitted(
     background: Background,
     chosen: np.ndarray,
 ) -> Spread:
-    if chosen.sum() < ENOUGH:
+    if chosen.sum() < ENOUGH:  # its answers stay as they are
         return Spread()
     levels, failure, asked = levels[chosen], failure[chosen], asked.take(chosen)
     failed = ~asked.replied
@@ -173,7 +169,7 @@ def _fitted(
         background.replies.values, background.replies.levels, np.zeros(len(low)), np.zeros(len(low), np.int64)
     )
     of_marginal = np.where(
-        failed, background.failure, (1 - background.failure) * (wide.cdf(low + 1) - wide.cdf(low))
+        failed, background.failure, (1 - background.failure) * wide.bin_probability(asked.rtt)
     )
     best = (np.inf, Spread())
     for spread in _SPREADS:
