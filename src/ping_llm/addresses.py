@@ -162,6 +162,14 @@ class Prefix:
         return unpack_one(self.packed) + ("" if self.is_whole else f"/{self.bits}")
 
 
+def unnamed(version: int) -> Prefix:
+    """0.0.0.0/8 or ::/8, which stands for a source of which nothing is told.
+
+    No public address is in it: in RFC 1122 it is a host that does not know its own address.
+    """
+    return Prefix((MAPPED_PREFIX if version == 4 else b"").ljust(16, b"\0"), 8)
+
+
 def parse_prefix(text: str) -> Prefix:
     """Read 192.0.2.1, 203.0.113.0/24, 203.0.113.?, 2001:db8::/32 or 2001:db8:?.
 

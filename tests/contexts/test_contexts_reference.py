@@ -26,6 +26,7 @@ def options(draw):
         repeat_source=draw(probability),
         prefix_probability=draw(probability),
         source_prefix_probability=draw(st.sampled_from([-1.0, 0.0, 0.5])),
+        unnamed_source_probability=draw(probability),
         ordered_fields=draw(probability),
         focus_probability=focus,
         wide_probability=min(draw(probability), 1 - focus),

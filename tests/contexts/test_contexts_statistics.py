@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from random_rows import random_rows
 
+from ping_llm.addresses import unnamed
 from ping_llm.contexts import draws
 from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.context import _mark_sample
@@ -302,6 +303,7 @@ def test_prefixes_at_their_probability_and_a_cut_source_never_says_more(contexts
     [
         {"repeat_source": 0.7},
         {"prefix_probability": 0.5},
+        {"unnamed_source_probability": 0.4},
         {"focus_probability": 0.1},
         {"wide_probability": 0.4},
         {"timestamps_all": 0.1, "timestamps_part": 0.2},
@@ -318,6 +320,8 @@ def test_the_config_changes_each_share(rows, changed):
     later = [Field.SRC in s.order for *_, of in found for s in of[1:]]
     assert_share(sum(later), len(later), options.repeat_source)
     assert_share(sum(not s.dst.is_whole for s in statements), len(statements), options.prefix_probability)
+    unnamed_sources = sum(of[0].src == unnamed(of[0].src.version) for *_, of in found)
+    assert_share(unnamed_sources, len(found), options.unnamed_source_probability)
     assert_share(sum(kind == FOCUSED for kind in large), len(large), options.focus_probability)
     assert_share(sum(kind == WIDE for kind in large), len(large), options.wide_probability)
     assert_share(modes[ALL], len(found), options.timestamps_all)

@@ -27,13 +27,22 @@ from ping_llm.contexts.shape import (
     ALL,
     FOCUSED,
     NONE,
+    UNNAMED,
     WIDE,
     WIDE_REACH,
     WINDOW,
     known_destination,
     untimed_count,
 )
-from ping_llm.tokens.codec import put_address, put_errors, put_msm_id, put_result, put_size, put_time
+from ping_llm.tokens.codec import (
+    put_address,
+    put_errors,
+    put_msm_id,
+    put_result,
+    put_size,
+    put_time,
+    put_unnamed_source,
+)
 from ping_llm.tokens.vocab import DST_IPV4, DST_IPV6, MEASUREMENT, SRC_IPV4, SRC_IPV6, Field
 
 MOST_FIELDS = len(Field)
@@ -251,6 +260,8 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
                 seconds = time[at] // _MICROSECONDS
                 position = put_time(out, position, seconds, previous)
                 previous = seconds
+            elif field == _SRC and shape.source_bytes == UNNAMED:
+                position = put_unnamed_source(out, position, ipv4)
             elif field == _SRC:
                 position = put_address(out, position, SRC_IPV4, SRC_IPV6, source, shape.source_bytes)
             elif field == _SIZE:

@@ -26,6 +26,8 @@ class ContextOptions:
         prefix_probability: probability that an address is cut to a prefix: the source once a context, each
             destination by itself.
         source_prefix_probability: that of the source, where it is to differ; -1: the same.
+        unnamed_source_probability: share of contexts that tell nothing of their source's address: they state
+            `addresses.unnamed`.
         ordered_fields: share of contexts whose measurements all state their fields in the order in which
             questions do: source, destination, time, result. In the rest each has an order of its own.
         focus_probability: share of focused contexts among those that cannot hold their whole row.
@@ -46,6 +48,7 @@ class ContextOptions:
     repeat_source: float = 0.1
     prefix_probability: float = 0.1
     source_prefix_probability: float = -1.0
+    unnamed_source_probability: float = 0.0
     ordered_fields: float = 0.0
     focus_probability: float = 0.5
     focus_destinations: int = 4
@@ -64,6 +67,7 @@ class ContextOptions:
         for name in (
             "repeat_source",
             "prefix_probability",
+            "unnamed_source_probability",
             "ordered_fields",
             "focus_probability",
             "wide_probability",
@@ -129,6 +133,7 @@ class ContextOptions:
         """
         later = {
             "source_prefix_probability": -1.0,
+            "unnamed_source_probability": 0.0,
             "ordered_fields": 0.0,
             "focus_destinations": 4,
             "wide_probability": 0.0,
@@ -144,6 +149,7 @@ class Parameters(NamedTuple):
     repeat_source: int
     prefix: int
     source_prefix: int
+    unnamed_source: int
     ordered: int
     focus: int
     focus_destinations: int
@@ -176,6 +182,7 @@ class Parameters(NamedTuple):
             repeat_source=round(options.repeat_source * ONE),
             prefix=round(options.prefix_probability * ONE),
             source_prefix=round(_source_prefix(options) * ONE),
+            unnamed_source=round(options.unnamed_source_probability * ONE),
             ordered=round(options.ordered_fields * ONE),
             focus=round(options.focus_probability * ONE),
             focus_destinations=options.focus_destinations,

@@ -7,6 +7,7 @@ byte. It is a hundred times slower.
 from itertools import islice, permutations
 from math import factorial
 
+from ping_llm.addresses import unnamed
 from ping_llm.contexts import draws
 from ping_llm.contexts.draws import ROUNDS
 from ping_llm.contexts.options import Parameters
@@ -17,6 +18,8 @@ from ping_llm.contexts.shape import (
     FOCUSED,
     NONE,
     PART,
+    UNNAMED,
+    UNNAMED_LENGTH,
     WHOLE,
     WIDE,
     WIDE_REACH,
@@ -105,6 +108,8 @@ def fitting(
     key: int, most: int, budget: int, address: int, source_bytes: int, mode: int, p: Parameters
 ) -> tuple[int, int]:
     def stated(known: int) -> int:
+        if known == UNNAMED:
+            return UNNAMED_LENGTH
         return known + 2 if known else address + 1
 
     untimed = bound = 0
@@ -125,7 +130,9 @@ def shape_of(key: int, measurements: int, ipv4: bool, budget: int, p: Parameters
     of_mode = chance(draw(key, draws.MODE, 0))
     mode = ALL if of_mode < p.all_times else PART if of_mode < p.all_times + p.part_times else NONE
     source_bytes = 0
-    if chance(draw(key, draws.SOURCE_CUT, 0)) < p.source_prefix:
+    if chance(draw(key, draws.SOURCE_UNNAMED, 0)) < p.unnamed_source:
+        source_bytes = UNNAMED
+    elif chance(draw(key, draws.SOURCE_CUT, 0)) < p.source_prefix:
         source_bytes = 1 + below(draw(key, draws.SOURCE_BYTES, 0), address - 1)
     if measurements <= p.per_context:
         count, bound = fitting(key, measurements, budget, address, source_bytes, mode, p)
@@ -226,7 +233,8 @@ def context_tokens(
     key: int, shape: Shape, block: RowBlock, row: int, p: Parameters, encoding: RttEncoding
 ) -> list[int]:
     begin, end = int(block.offsets[row]), int(block.offsets[row + 1])
-    source = cut(whole(block.src[row].tobytes()), shape.source_bytes)
+    source = whole(block.src[row].tobytes())
+    source = unnamed(source.version) if shape.source_bytes == UNNAMED else cut(source, shape.source_bytes)
     chosen = select(key, shape, [address.tobytes() for address in block.dst[begin:end]], p)
     ordered = chance(draw(key, draws.ORDERED, 0)) < p.ordered
     statements = []

@@ -15,6 +15,7 @@ from ping_llm.contexts.draws import (
     MODE,
     SOURCE_BYTES,
     SOURCE_CUT,
+    SOURCE_UNNAMED,
     UNTIMED_SHARE,
     WINDOW_OFFSET,
     below,
@@ -42,10 +43,15 @@ ABSOLUTE_LENGTH = 9
 DELTA_LENGTH = 5
 
 
+#: `Shape.source_bytes` of a context that does not tell its source, and the tokens that say so.
+UNNAMED = -1
+UNNAMED_LENGTH = 3
+
+
 class Shape(NamedTuple):
     mode: int
     kind: int
-    source_bytes: int  # how much of the source is stated; 0: all of it
+    source_bytes: int  # how much of the source is stated; 0: all of it; UNNAMED: nothing
     start: int  # the window within the row
     window: int
     measurements: int  # 0 if not even one fits
@@ -88,7 +94,11 @@ def known_destination(key, place, cut, address):
 @kernel
 def _fitting(key, most, budget, address, source_bytes, mode, p):
     """The most measurements, up to `most`, whose bound is within the budget; and that bound."""
-    source = source_bytes + 2 if source_bytes else address + 1
+    source = address + 1
+    if source_bytes == UNNAMED:
+        source = UNNAMED_LENGTH
+    elif source_bytes:
+        source = source_bytes + 2
     share = upper(draw(key, UNTIMED_SHARE, 0))
     fixed = 1 + p.result_length + p.extra_length
     total = 0
@@ -117,7 +127,9 @@ def shape_of(key, measurements, ipv4, budget, p):
     elif chance < p.all_times + p.part_times:
         mode = PART
     source_bytes = 0
-    if upper(draw(key, SOURCE_CUT, 0)) < p.source_prefix:
+    if upper(draw(key, SOURCE_UNNAMED, 0)) < p.unnamed_source:
+        source_bytes = UNNAMED
+    elif upper(draw(key, SOURCE_CUT, 0)) < p.source_prefix:
         source_bytes = 1 + below(draw(key, SOURCE_BYTES, 0), address - 1)
 
     if measurements <= p.per_context:

@@ -15,7 +15,7 @@ from ping_llm.contexts.fill import (
     NOTE_MODE,
     NOTES,
 )
-from ping_llm.contexts.shape import KIND_NAMES, MODE_NAMES
+from ping_llm.contexts.shape import KIND_NAMES, MODE_NAMES, UNNAMED
 from ping_llm.contexts.units import FilledUnit
 from ping_llm.tokens.vocab import BYTE0, MEASUREMENT, PREFIX_END, ROLE_NAMES
 
@@ -65,6 +65,7 @@ class Statistics:
             "kinds": _shares(planned[:, NOTE_KIND], KIND_NAMES),
             "timestamp_modes": _shares(planned[:, NOTE_MODE], MODE_NAMES),
             "source_cut_fraction": float((planned[:, NOTE_CUT] > 0).sum() / contexts),
+            "source_unnamed_fraction": float((planned[:, NOTE_CUT] == UNNAMED).sum() / contexts),
             "segments_per_sequence": {"mean": float(segments.mean()), "max": int(segments.max())},
             "measurements_per_context": _quantiles(planned[:, NOTE_COUNT]),
             "context_length_bound": _quantiles(bounds),

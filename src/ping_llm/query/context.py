@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from ping_llm.addresses import Prefix, pack_one, parse_prefix, unpack_one
+from ping_llm.addresses import Prefix, pack_one, parse_prefix, unnamed, unpack_one
 from ping_llm.errors import UsageError
 from ping_llm.schema import END_TIME, MIN_TIME, Measurement
 from ping_llm.tokens import vocab
@@ -112,7 +112,7 @@ class Question:
         return question
 
     def check_context(self) -> None:
-        if self.context is None:
+        if self.context is None or self.src == unnamed(self.src.version):
             return
         for packed in np.unique(self.context.src, axis=0) if len(self.context) else ():
             if not self.src.covers(packed.tobytes()):

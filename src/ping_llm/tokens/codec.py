@@ -31,6 +31,8 @@ from ping_llm.tokens.vocab import (
     PREFIX_END,
     RTT,
     SIZE,
+    SRC_IPV4,
+    SRC_IPV6,
     TIME_ABS,
     TIME_DELTA1,
     TIME_DELTA4,
@@ -76,6 +78,15 @@ def put_address(out, position, role_ipv4, role_ipv6, packed, known_bytes):
         out[position] = PREFIX_END
         position += 1
     return position
+
+
+@kernel
+def put_unnamed_source(out, position, ipv4):
+    """`addresses.unnamed`, which tells nothing of a source."""
+    out[position] = SRC_IPV4 if ipv4 else SRC_IPV6
+    out[position + 1] = BYTE0
+    out[position + 2] = PREFIX_END
+    return position + 3
 
 
 @kernel
