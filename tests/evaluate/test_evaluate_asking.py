@@ -1,8 +1,11 @@
 """How a run is asked: which context, which ways, and how their answers are mixed."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from ping_llm.evaluate.asking import Asking, ways
+from ping_llm.addresses import pack_one
+from ping_llm.evaluate.asking import STRANGE_SOURCE, Asking, kinds, strange_sources, ways
 from ping_llm.evaluate.columns import Columns
 from ping_llm.evaluate.history import History
 from ping_llm.evaluate.model_method import ModelMethod
@@ -26,7 +29,9 @@ def _columns() -> Columns:
 def test_ends_that_were_not_trained_on_are_cut_unless_the_pair_has_a_past():
     data = _columns()
     asked, asking = data.take(np.array([2, 3])).queries(), Asking(source_bytes=(2,), destination_bytes=(0, 1))
-    known, new = ways(asked, History(data), asking, Novelty.of(data.take(slice(0, 0))))
+    trained = data.take(np.array([0]))
+    trained.src[:, 14:] = trained.dst[:, 14:] = 99  # the same networks, other addresses
+    known, new = ways(asked, History(data), asking, Novelty.of(trained))
     assert [(str(question.src), str(question.dst)) for question in known] == [("10.20.30.40", "0.0.0.1")]
     assert [(str(question.src), str(question.dst)) for question in new] == [
         ("10.20.0.0/16", "0.0.0.3"),
@@ -36,6 +41,29 @@ def test_ends_that_were_not_trained_on_are_cut_unless_the_pair_has_a_past():
     for trained in (None, Novelty.of(data)):
         several = ways(asked, History(data), asking, trained)
         assert [str(question.src) for (question,) in several] == ["10.20.30.40"] * 2
+
+
+def test_a_source_unlike_any_trained_one_is_not_named():
+    data = _columns()
+    asked = data.take(np.array([2, 3])).queries()
+    trained = Novelty.of(replace(data, src=data.src + np.uint8(1)))
+    assert strange_sources(asked.src, trained).tolist() == [True, True]
+    assert kinds(asked, trained).tolist() == [STRANGE_SOURCE] * 2
+    for (question,) in ways(asked, History(data), Asking(), trained):
+        assert str(question.src) == "0.0.0.0/8"
+        assert len(question.context)
+
+
+def test_what_a_strange_source_is():
+    def packed(*texts: str) -> np.ndarray:
+        return np.array([list(pack_one(text)) for text in texts], np.uint8)
+
+    src = packed("192.0.2.1", "2001:db8::1", "198.51.100.7", "2001:db8:1::1")
+    trained = Novelty.of(Columns(np.arange(4), src, src, np.ones(4)))
+    asked = packed(
+        "192.0.99.99", "192.1.2.1", "2001:db8:0:1::", "2001:db8:2::1", "2001:db8:1:ffff::", "198.51.0.0"
+    )
+    assert strange_sources(asked, trained).tolist() == [False, True, False, True, False, False]
 
 
 def test_answers_of_several_ways_are_mixed():

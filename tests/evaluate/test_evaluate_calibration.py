@@ -25,6 +25,8 @@ from ping_llm.simulate.write import simulate
 #: What the made-up results are off by, in log RTT.
 TRUE_SPREAD = 0.3
 
+KNOWN_PAIRS = np.full(600, Novelty.KNOWN_PAIR)
+
 
 def _made_up(count: int, seed: int) -> tuple[Columns, np.ndarray]:
     """Results of pairs whose ends are all known, and the RTTs around which they scatter."""
@@ -49,7 +51,7 @@ def _sure(centre: np.ndarray, deviation: float) -> np.ndarray:
 
 def test_a_run_that_is_too_sure_is_blurred_by_as_much_as_it_is_off():
     asked, centre = _made_up(600, 1)
-    calibration = Calibration.fit(GRID, _sure(centre, 0.02), np.full(600, 0.01), asked, asked)
+    calibration = Calibration.fit(GRID, _sure(centre, 0.02), np.full(600, 0.01), asked, KNOWN_PAIRS, asked)
     known = calibration.kinds[Novelty.KNOWN_PAIR]
     assert 0.2 <= known.spread <= 0.4
     assert known.questions == 600
@@ -59,7 +61,7 @@ def test_a_run_that_is_too_sure_is_blurred_by_as_much_as_it_is_off():
         GRID,
         _sure(centre, 0.02),
         np.full(600, 0.01),
-        np.zeros(600, np.int64),
+        KNOWN_PAIRS,
         Background.of(asked),
         raw.median,
     )
@@ -72,7 +74,8 @@ def test_a_run_that_is_too_sure_is_blurred_by_as_much_as_it_is_off():
 
 def test_a_run_that_knows_its_uncertainty_is_left_alone():
     asked, centre = _made_up(600, 1)
-    calibration = Calibration.fit(GRID, _sure(centre, TRUE_SPREAD), np.full(600, 0.01), asked, asked)
+    answers = _sure(centre, TRUE_SPREAD)
+    calibration = Calibration.fit(GRID, answers, np.full(600, 0.01), asked, KNOWN_PAIRS, asked)
     assert calibration.kinds[Novelty.KNOWN_PAIR].spread <= 0.1
     assert calibration.kinds[Novelty.KNOWN_PAIR].share <= 0.02
     # Too few questions of the other kinds: nothing is said about them.
@@ -98,13 +101,13 @@ def test_nothing_is_left_beyond_twice_the_largest_trained():
 
 def test_a_calibration_is_kept_in_the_run(tmp_path):
     assert Calibration.load(tmp_path) is None
-    calibration = Calibration((Spread(0.1, 0.02, 70), *(Spread(),) * 4))
+    calibration = Calibration((Spread(0.1, 0.02, 70), *(Spread(),) * 5))
     calibration.save(tmp_path)
     assert Calibration.load(tmp_path) == calibration
     stored = json.loads((tmp_path / FILE).read_text())
     for broken in (
         "nonsense",
-        json.dumps({"format": 1}),
+        json.dumps({"format": 2}),
         json.dumps(stored | {"format": 9}),
         json.dumps(stored | {"kinds": stored["kinds"] | {"new pair": {"spread": -1}}}),
         json.dumps(stored | {"kinds": stored["kinds"] | {"new pair": {"spread": "wide"}}}),
@@ -118,7 +121,8 @@ def test_calibrate_and_evaluate_from_the_command_line(tmp_path):
     world, run = tmp_path / "world", tmp_path / "run"
     simulate(world, WorldOptions(measurements=3000, probes=40, targets=12, days=2, seed=1))
     config = ModelConfig(layers=1, width=32, heads=2, kv_heads=2, head_dim=16, mlp_width=64, max_length=128)
-    export.write(config, random_tensors(config), export.token_schema(), run)
+    schema = export.token_schema({"unnamed_source_probability": 0.5})
+    export.write(config, random_tensors(config), schema, run)
     evaluate_cli.register(app)
     words = ["evaluate", str(run), "--data", str(world), "--queries", "70"]
     answer = CliRunner().invoke(app, [*words, "--calibrate", "--json"])
@@ -126,6 +130,9 @@ def test_calibrate_and_evaluate_from_the_command_line(tmp_path):
     kinds = json.loads(answer.stdout)
     assert list(kinds) == list(NAMES)
     assert kinds["known pair"]["questions"] == 70
+    # The simulator's sources are not strange to each other, but all were asked about as if they were.
+    assert kinds["new source"]["questions"] > 0
+    assert kinds["strange source"]["questions"] == 70 * len(EvaluateOptions().source_context)
     assert kinds["known pair"]["share"] >= 0.5  # of a model without training nothing should be believed
     options = EvaluateOptions(
         SplitOptions(),

@@ -5,22 +5,30 @@ neighbours, then of other destinations, the newest of each.
 
 An end that was not trained on is cut to a prefix, unless the pair has a past. Of a whole address, a model
 believes what it learned of others that look like it; of a prefix it knows what its addresses have in common,
-and reads the context for the rest.
+and reads the context for the rest. A strange source, of which not even the prefix was trained on, is not
+named: the context alone tells where it is, if the run was trained on such contexts.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from ping_llm.addresses import Prefix, is_ipv4
+from ping_llm.addresses import Prefix, is_ipv4, unnamed
 from ping_llm.evaluate.columns import Columns, Queries
 from ping_llm.evaluate.history import History
+from ping_llm.evaluate.ids import Ids
 from ping_llm.evaluate.splits import Novelty
 from ping_llm.query.context import Context, Question
 from ping_llm.query.select import PAIR_SHARE, relevance
 
 #: Looked through for a question: older measurements of a busy source are hardly ever the better choice.
 _LOOK_BACK = 4000
+
+#: Instead of a number of bytes: nothing is told of the address.
+UNNAMED = -1
+
+#: One more kind of question than `Novelty` has.
+STRANGE_SOURCE = Novelty.COUNT
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,7 @@ class Asking:
       source_bytes: of a source that was not trained on so many bytes are told (three times as many of IPv6);
         0 is all; of several numbers, the answers are mixed. On held-out training pings of MENOG 6.5 ms
         median error with two, 19.2 with one, 9.1 with one to three mixed.
+      strange_bytes: the same for a source whose first two bytes (six of IPv6) no trained source has.
       destination_bytes: the same for destinations. There 36.1 ms CRPS and 6.87 bits with one and two mixed,
         38.0 and 7.03 with two.
     """
@@ -40,6 +49,7 @@ class Asking:
     size: int = 30
     pair_share: float = PAIR_SHARE
     source_bytes: tuple[int, ...] = (2,)
+    strange_bytes: tuple[int, ...] = (UNNAMED,)
     destination_bytes: tuple[int, ...] = (1, 2)
 
 
@@ -51,7 +61,12 @@ def ways(
     of_src: list[tuple[int, ...]] = [(0,)] * len(queries)
     of_dst = list(of_src)
     if trained is not None:
-        of_src = [asking.source_bytes if new else (0,) for new in trained.sources.find(queries.src) < 0]
+        of_src = [
+            asking.strange_bytes if strange else asking.source_bytes if new else (0,)
+            for new, strange in zip(
+                trained.sources.find(queries.src) < 0, strange_sources(queries.src, trained), strict=True
+            )
+        ]
         of_dst = [
             asking.destination_bytes if new else (0,) for new in trained.destinations.find(queries.dst) < 0
         ]
@@ -70,6 +85,24 @@ def ways(
     ]
 
 
+def strange_sources(src: np.ndarray, trained: Novelty) -> np.ndarray:
+    """bool [n]: whether no trained source has the first two bytes (six of IPv6)."""
+    known = trained.sources.packed()
+    strange = np.empty(len(src), bool)
+    for ipv4, width in ((True, 14), (False, 6)):
+        rows = is_ipv4(src) == ipv4
+        alike = Ids(known[is_ipv4(known) == ipv4, :width])
+        strange[rows] = alike.find(src[rows, :width]) < 0
+    return strange
+
+
+def kinds(queries: Queries, trained: Novelty) -> np.ndarray:
+    """int64 [n]: the class of `Novelty`, or STRANGE_SOURCE."""
+    classes = trained.classes(queries.src, queries.dst)
+    strange = (classes == Novelty.NEW_SOURCE) & strange_sources(queries.src, trained)
+    return np.where(strange, STRANGE_SOURCE, classes)
+
+
 def _ways(
     queries: Queries,
     index: int,
@@ -86,7 +119,7 @@ def _ways(
     known = past.take(chosen)
     context = Context.of(src, known.dst, known.time, known.rtt, np.arange(len(chosen)))
     if (known.dst == dst).all(axis=1).any():
-        of_src = of_dst = (0,)
+        of_src, of_dst = tuple(count for count in of_src if count == UNNAMED) or (0,), (0,)
     return [
         Question(_prefix(src, src_bytes), _prefix(dst, dst_bytes), seconds, context if len(chosen) else None)
         for src_bytes in of_src
@@ -95,6 +128,8 @@ def _ways(
 
 
 def _prefix(packed: np.ndarray, count: int) -> Prefix:
-    """The first `count` bytes of an IPv4 address, three times as many of IPv6; 0: the whole."""
+    """The first `count` bytes of an IPv4 address, three times as many of IPv6; 0: the whole; or UNNAMED."""
+    if count == UNNAMED:
+        return unnamed(4 if is_ipv4(packed[None])[0] else 6)
     known, whole = (count, 4) if is_ipv4(packed[None])[0] else (3 * count, 16)
     return Prefix.of(packed, known if 0 < known < whole else None)

@@ -2,7 +2,7 @@
 
 A baseline gets its spread from an inner split of the training data. A run was trained on all of that, and is
 surer there than it should be: its spread comes from measurements that were kept from it. Each kind of
-question (see `splits.Novelty`) has two numbers, those that cost the fewest bits:
+question (see `asking.kinds`) has two numbers, those that cost the fewest bits:
 
 - `spread`: the distribution is blurred, by a normal of this deviation in log RTT;
 - `share`: so much of the training marginal is mixed in, as with every baseline.
@@ -29,10 +29,10 @@ from ping_llm.evaluate.splits import Novelty
 from ping_llm.files import write_json
 
 FILE = "calibration.json"
-FORMAT = 1
+FORMAT = 2
 
-#: Of the classes of `Novelty`, in their order.
-NAMES = ("known pair", "new pair", "new source", "new destination", "new ends")
+#: Of the kinds of question, in their order.
+NAMES = ("known pair", "new pair", "new source", "new destination", "new ends", "strange source")
 
 _SPREADS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0)
 _SHARES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
@@ -73,7 +73,13 @@ class Calibration:
 
     @classmethod
     def fit(
-        cls, grid: np.ndarray, levels: np.ndarray, failure: np.ndarray, asked: Columns, train: Columns
+        cls,
+        grid: np.ndarray,
+        levels: np.ndarray,
+        failure: np.ndarray,
+        asked: Columns,
+        kinds: np.ndarray,
+        train: Columns,
     ) -> "Calibration":
         """From a run's raw answers to questions about `asked`, none of which it has seen.
 
@@ -82,33 +88,33 @@ class Calibration:
           levels: float64 [n, k], P(RTT < grid).
           failure: float64 [n], P(no reply).
           asked: the measurements, with their results.
+          kinds: int64 [n], how each was asked about.
           train: what the run was trained on.
         """
         background = Background.of(train)
-        novelty = Novelty.of(train).classes(asked.src, asked.dst)
         levels = _capped(grid, levels, background.most_ms)
-        kinds = [_fitted(grid, levels, failure, asked, background, novelty == k) for k in range(len(NAMES))]
+        fitted = [_fitted(grid, levels, failure, asked, background, kinds == k) for k in range(len(NAMES))]
         # No test asks about both ends new: of those a run may not be surer than of one.
-        if not kinds[Novelty.NEW_ENDS].questions:
-            either = (kinds[Novelty.NEW_SOURCE], kinds[Novelty.NEW_DESTINATION])
-            kinds[Novelty.NEW_ENDS] = Spread(max(k.spread for k in either), max(k.share for k in either))
-        return cls(tuple(kinds))
+        if not fitted[Novelty.NEW_ENDS].questions:
+            either = (fitted[Novelty.NEW_SOURCE], fitted[Novelty.NEW_DESTINATION])
+            fitted[Novelty.NEW_ENDS] = Spread(max(k.spread for k in either), max(k.share for k in either))
+        return cls(tuple(fitted))
 
     def apply(
         self,
         grid: np.ndarray,
         levels: np.ndarray,
         failure: np.ndarray,
-        novelty: np.ndarray,
+        kinds: np.ndarray,
         background: Background,
         point: np.ndarray,
     ) -> Knots:
         """Calibrated answers; their one number stays the run's own (`point`)."""
         levels = _capped(grid, levels, background.most_ms)
-        share = np.array([kind.share for kind in self.kinds])[novelty]
+        share = np.array([kind.share for kind in self.kinds])[kinds]
         for number, kind in enumerate(self.kinds):
             if kind.spread > 0:
-                for row in np.flatnonzero(novelty == number):
+                for row in np.flatnonzero(kinds == number):
                     levels[row] = _blurred(grid, levels[row], kind.spread, grid)
         levels[:, 0], levels[:, -1] = 0.0, 1.0
         failure = (1 - share) * failure + share * background.failure

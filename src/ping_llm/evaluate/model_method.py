@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from ping_llm.evaluate.asking import Asking, ways
+from ping_llm.evaluate.asking import Asking, kinds, ways
 from ping_llm.evaluate.baselines.base import Baseline
 from ping_llm.evaluate.calibration import Background, Calibration
 from ping_llm.evaluate.columns import Columns, Queries
@@ -48,6 +48,8 @@ class ModelMethod(Baseline):
         calibration: Calibration | None = None,
     ):
         self.model, self.name, self.asking = model, name, asking or Asking()
+        if not model.knows_unnamed_sources:
+            self.asking = replace(self.asking, strange_bytes=self.asking.source_bytes)
         self.calibration = calibration
         self._trained: Novelty | None = None
         self._background: Background | None = None
@@ -62,6 +64,12 @@ class ModelMethod(Baseline):
         other.asking = replace(self.asking, size=size)
         return other
 
+    def as_strangers(self) -> "ModelMethod":
+        """The same, asking about every new source as about a strange one."""
+        other = copy(self)
+        other.asking = replace(self.asking, source_bytes=self.asking.strange_bytes)
+        return other
+
     def fit(self, train: Columns) -> Self:
         """Only note what was trained on: that was done before, without what it is asked about."""
         self._trained, self._background = Novelty.of(train), Background.of(train)
@@ -71,8 +79,8 @@ class ModelMethod(Baseline):
         levels, failure, point = self.raw(queries, context)
         if self.calibration is None or self._trained is None or self._background is None:
             return Knots(np.broadcast_to(GRID, levels.shape), levels, failure, point=point)
-        novelty = self._trained.classes(queries.src, queries.dst)
-        return self.calibration.apply(GRID, levels, failure, novelty, self._background, point)
+        of_queries = kinds(queries, self._trained)
+        return self.calibration.apply(GRID, levels, failure, of_queries, self._background, point)
 
     def raw(self, queries: Queries, context: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """As the model says it: [n, GRID] P(RTT < GRID | reply), [n] P(no reply), [n] medians."""

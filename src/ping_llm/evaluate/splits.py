@@ -192,6 +192,7 @@ class Novelty:
     pairs: Ids
 
     KNOWN_PAIR, NEW_PAIR, NEW_SOURCE, NEW_DESTINATION, NEW_ENDS = range(5)
+    COUNT = 5
 
     @classmethod
     def of(cls, train: Columns) -> "Novelty":

@@ -77,6 +77,11 @@ class Model:
     def has_time(self) -> bool:
         return "time" in self.tokens.get("context", {}).get("fields", "time")
 
+    @property
+    def knows_unnamed_sources(self) -> bool:
+        """Whether it was trained on contexts that do not tell their source."""
+        return self.tokens.get("context", {}).get("unnamed_source_probability", 0.0) > 0
+
     def rtt(
         self,
         src: Address,

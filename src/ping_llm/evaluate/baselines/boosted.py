@@ -40,7 +40,6 @@ LEAVES = 31
 STAGES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 
 _LEVELS = np.concatenate([[0], QUANTILES, [1]])
-_NOVELTIES = 5
 
 #: A source that was not trained on is known by its newest measurements, this many at most.
 _LOOK_BACK = 30
@@ -98,7 +97,7 @@ class Boosted(Baseline):
         if len(chosen) <= self._rows:
             return chosen
         # Four fifths of the inner test are known pairs.
-        share = 1.0 / np.maximum(np.bincount(kind[chosen], minlength=_NOVELTIES), 1)[kind[chosen]]
+        share = 1.0 / np.maximum(np.bincount(kind[chosen], minlength=Novelty.COUNT), 1)[kind[chosen]]
         random = np.random.default_rng(self._seed)
         return np.sort(random.choice(chosen, self._rows, replace=False, p=share / share.sum()))
 
@@ -139,10 +138,10 @@ class Boosted(Baseline):
         wide = Knots(
             self._background.values, self._background.levels, np.zeros(len(rtt)), np.zeros(len(rtt), np.int64)
         ).bin_probability(rtt)
-        self._stage = np.full(_NOVELTIES, len(self._stages) - 1)
-        self._moved = np.zeros((_NOVELTIES, len(QUANTILES)))
-        self._share = np.full(_NOVELTIES, BACKGROUND)
-        for number in range(_NOVELTIES):
+        self._stage = np.full(Novelty.COUNT, len(self._stages) - 1)
+        self._moved = np.zeros((Novelty.COUNT, len(QUANTILES)))
+        self._share = np.full(Novelty.COUNT, BACKGROUND)
+        for number in range(Novelty.COUNT):
             rows = np.flatnonzero(kind == number)
             if len(rows) < ENOUGH:
                 rows = np.flatnonzero(kind != Novelty.KNOWN_PAIR)

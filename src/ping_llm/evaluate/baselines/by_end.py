@@ -30,8 +30,6 @@ _LOOK_BACK = 64
 #: The shares of the marginal are chosen on this many measurements at most.
 _CHOSEN_ON = 20_000
 
-_NOVELTIES = 5
-
 
 class _ByEnd(Baseline):
     revision = 2
@@ -49,8 +47,8 @@ class _ByEnd(Baseline):
         row = np.zeros(len(asked), np.int64)
         wide = Knots(self._background.values, self._background.levels, np.zeros(len(asked)), row)
         wide_probability = wide.bin_probability(asked.rtt)
-        self._share = np.full(_NOVELTIES, BACKGROUND)
-        for number in range(_NOVELTIES):
+        self._share = np.full(Novelty.COUNT, BACKGROUND)
+        for number in range(Novelty.COUNT):
             if (kind == number).sum() >= ENOUGH:
                 self._share[number] = best_share(own[kind == number], wide_probability[kind == number])
         self._learn(train)

@@ -28,7 +28,6 @@ FLOOR_MS = 0.1
 #: Fewer residuals than this say too little about tails: a wider group's are taken.
 ENOUGH = 60
 
-_NOVELTIES = 5
 
 #: Shares of the marginal to choose from.
 _SHARES = (0.005, 0.01, BACKGROUND, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
@@ -61,7 +60,9 @@ class PointBaseline(Baseline):
         asked = asked.take(replied)
         predicted, group = self.points(asked.queries(), context)
         novelty = Novelty.of(learn_on).classes(asked.src, asked.dst)
-        self._residuals = _residual_tables(predicted, asked.rtt, group * _NOVELTIES + novelty, self._tables)
+        self._residuals = _residual_tables(
+            predicted, asked.rtt, group * Novelty.COUNT + novelty, self._tables
+        )
         self._weights = self._background_weights(asked, predicted, group, novelty)
         self.learn(train)
         self.failures, self._novelty = FailureRates(train), Novelty.of(train)
@@ -70,7 +71,7 @@ class PointBaseline(Baseline):
     def predict(self, queries: Queries, context: History) -> Knots:
         predicted, group = self.points(queries, context)
         novelty = self._novelty.classes(queries.src, queries.dst)
-        values = _spread(predicted, self._residuals[group * _NOVELTIES + novelty])
+        values = _spread(predicted, self._residuals[group * Novelty.COUNT + novelty])
         failure = self.failure(queries, context)
         out = mixed(values, LEVELS, self.background, self._weights[novelty], failure)
         # Bits ask for a share of the marginal and for a shift; the single number is the method's own.
@@ -78,7 +79,7 @@ class PointBaseline(Baseline):
 
     @property
     def _tables(self) -> int:
-        return self.groups * _NOVELTIES
+        return self.groups * Novelty.COUNT
 
     def _background_weights(
         self, asked: Columns, predicted: np.ndarray, group: np.ndarray, novelty: np.ndarray
@@ -91,15 +92,15 @@ class PointBaseline(Baseline):
         own = np.zeros(len(asked))
         for half in (first, ~first):
             table = _residual_tables(
-                predicted[half], asked.rtt[half], (group * _NOVELTIES + novelty)[half], self._tables
+                predicted[half], asked.rtt[half], (group * Novelty.COUNT + novelty)[half], self._tables
             )
-            values = _spread(predicted[~half], table[(group * _NOVELTIES + novelty)[~half]])
+            values = _spread(predicted[~half], table[(group * Novelty.COUNT + novelty)[~half]])
             own[~half] = Knots(values, LEVELS, np.zeros(len(values))).bin_probability(asked.rtt[~half])
         row = np.zeros(len(asked), np.int64)
         wide = Knots(self.background.values, self.background.levels, np.zeros(len(asked)), row)
         wide_probability = wide.bin_probability(asked.rtt)
-        out = np.full(_NOVELTIES, BACKGROUND)
-        for number in range(_NOVELTIES):
+        out = np.full(Novelty.COUNT, BACKGROUND)
+        for number in range(Novelty.COUNT):
             if (novelty == number).sum() >= ENOUGH:
                 out[number] = best_share(own[novelty == number], wide_probability[novelty == number])
         return out
@@ -122,13 +123,13 @@ def _residual_tables(predicted: np.ndarray, actual: np.ndarray, group: np.ndarra
     residual = np.log((actual + FLOOR_MS) / (np.maximum(predicted, 0.0) + FLOOR_MS))
     overall = np.quantile(residual, LEVELS) if len(residual) else np.linspace(-1, 1, len(LEVELS))
     wider = []
-    for novelty in range(_NOVELTIES):
-        own = residual[group % _NOVELTIES == novelty]
+    for novelty in range(Novelty.COUNT):
+        own = residual[group % Novelty.COUNT == novelty]
         wider.append(np.quantile(own, LEVELS) if len(own) >= ENOUGH else overall)
     out = np.empty((groups, len(LEVELS)))
     for number in range(groups):
         own = residual[group == number]
-        out[number] = np.quantile(own, LEVELS) if len(own) >= ENOUGH else wider[number % _NOVELTIES]
+        out[number] = np.quantile(own, LEVELS) if len(own) >= ENOUGH else wider[number % Novelty.COUNT]
     return out
 
 
