@@ -190,6 +190,12 @@ def test_a_prefix_is_stated_as_one(model):
     assert ids == [1, 2, 16 + 192, 16 + 0, 16 + 2, 11, 4, 16 + 198, 16 + 51, 11, RTT]
 
 
+def test_a_source_need_not_be_named(model):
+    ids = model.prompts([Question.of("0.0.0.0/8", DST, None, past(1))])[0].ids.tolist()
+    assert ids[:4] == [1, 2, 16 + 0, 11]
+    assert ids[-6:] == [4, 16 + 198, 16 + 51, 16 + 100, 16 + 7, RTT]
+
+
 @pytest.mark.parametrize(
     ("src", "dst", "at", "context", "sentence"),
     [
@@ -200,6 +206,7 @@ def test_a_prefix_is_stated_as_one(model):
         (SRC, "198.51.100.0/20", None, None, "bits set after"),
         (SRC, "example.org", None, None, "neither an address nor a prefix"),
         (SRC, DST, None, past(2, src="192.0.2.9"), "a context belongs to one source"),
+        ("0.0.0.0/8", DST, None, past(2) + past(2, "192.0.2.9"), "a context belongs to one source"),
     ],
 )
 def test_bad_questions_get_a_sentence(model, src, dst, at, context, sentence):

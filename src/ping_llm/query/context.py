@@ -112,9 +112,12 @@ class Question:
         return question
 
     def check_context(self) -> None:
-        if self.context is None or self.src == unnamed(self.src.version):
+        if self.context is None or not len(self.context):
             return
-        for packed in np.unique(self.context.src, axis=0) if len(self.context) else ():
+        sources = np.unique(self.context.src, axis=0)
+        if len(sources) == 1 and self.src == unnamed(self.src.version):
+            return
+        for packed in sources:
             if not self.src.covers(packed.tobytes()):
                 raise UsageError(
                     f"the context has measurements of {unpack_one(packed.tobytes())}, the question is about "
