@@ -40,7 +40,8 @@ def test_ends_that_were_not_trained_on_are_cut_unless_the_pair_has_a_past():
     assert [len(question.context) for question in new] == [3, 3]  # never what is not earlier
     for trained in (None, Novelty.of(data)):
         several = ways(asked, History(data), asking, trained)
-        assert [str(question.src) for (question,) in several] == ["10.20.30.40"] * 2
+        for questions in several:  # asked about with and without its name
+            assert [str(question.src) for question in questions] == ["10.20.30.40", "0.0.0.0/8"]
 
 
 def test_a_source_unlike_any_trained_one_is_not_named():

@@ -49,7 +49,7 @@ class ModelMethod(Baseline):
     ):
         self.model, self.name, self.asking = model, name, asking or Asking()
         if not model.knows_unnamed_sources:
-            self.asking = replace(self.asking, strange_bytes=self.asking.source_bytes)
+            self.asking = replace(self.asking, known_bytes=(0,), strange_bytes=self.asking.source_bytes)
         self.calibration = calibration
         self._trained: Novelty | None = None
         self._background: Background | None = None
