@@ -40,8 +40,8 @@ class Asking:
       size: measurements of context at most; those that do not fit the model's length are left out.
       pair_share: of these at most for the pair itself, as long as others are known.
       known_bytes: so many bytes are told of a source that was trained on (three times as many of IPv6); 0 is
-        all, UNNAMED none; of several numbers, the answers are mixed. On held-out training pings of MENOG 5.15 ms
-        CRPS and 3.11 bits with both, 5.26 and 3.13 with its address, 5.12 and 3.13 without.
+        all, UNNAMED none; of several numbers, the answers are mixed. On held-out training pings of MENOG
+        5.15 ms CRPS and 3.11 bits with both, 5.26 and 3.13 with its address, 5.12 and 3.13 without.
       source_bytes: the same for a source that was not trained on. There 14.5 and 5.64 with two, 19.3 and 5.86
         with none.
       strange_bytes: the same for one whose first two bytes (six of IPv6) no trained source has.
