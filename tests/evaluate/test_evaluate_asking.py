@@ -40,8 +40,7 @@ def test_ends_that_were_not_trained_on_are_cut_unless_the_pair_has_a_past():
     assert [len(question.context) for question in new] == [3, 3]  # never what is not earlier
     for trained in (None, Novelty.of(data)):
         several = ways(asked, History(data), asking, trained)
-        for questions in several:  # asked about with and without its name
-            assert [str(question.src) for question in questions] == ["10.20.30.40", "0.0.0.0/8"]
+        assert [str(question.src) for (question,) in several] == ["10.20.30.40"] * 2
 
 
 def test_a_source_unlike_any_trained_one_is_not_named():
@@ -50,9 +49,13 @@ def test_a_source_unlike_any_trained_one_is_not_named():
     trained = Novelty.of(replace(data, src=data.src + np.uint8(1)))
     assert strange_sources(asked.src, trained).tolist() == [True, True]
     assert kinds(asked, trained).tolist() == [STRANGE_SOURCE] * 2
-    for (question,) in ways(asked, History(data), Asking(), trained):
+    asking = Asking.of(_model(unnamed_source_probability=0.5))
+    for (question,) in ways(asked, History(data), asking, trained):
         assert str(question.src) == "0.0.0.0/8"
         assert len(question.context)
+    for several in ways(asked, History(data), asking, Novelty.of(data)):  # a known one in both ways
+        assert [str(question.src) for question in several] == ["10.20.30.40", "0.0.0.0/8"]
+    assert Asking.of(_model()) == Asking()  # a run that was not trained on such contexts
 
 
 def test_what_a_strange_source_is():
@@ -67,14 +70,32 @@ def test_what_a_strange_source_is():
     assert strange_sources(asked, trained).tolist() == [False, True, False, True, False, False]
 
 
-def test_answers_of_several_ways_are_mixed():
+def _model(**context: float) -> Model:
     config = ModelConfig(layers=1, width=32, heads=2, kv_heads=2, head_dim=16, mlp_width=64, max_length=128)
-    model = Model(Engine(config, random_tensors(config)), rtt_encoding("compact"), {})
-    data = _columns()
+    return Model(Engine(config, random_tensors(config)), rtt_encoding("compact"), {"context": context})
+
+
+def test_the_one_number_of_a_known_pair_is_the_typical_one_and_of_others_the_median():
+    model, data = _model(), _columns()
+    asked, history, trained = (
+        data.take(np.array([2, 3])).queries(),
+        History(data),
+        data.take(np.array([0, 1])),
+    )
+    method = ModelMethod(model, asking=Asking(destination_bytes=(0,))).fit(trained)
+    questions = [one for (one,) in ways(asked, history, method.asking, Novelty.of(trained))]
+    known, new = (answer.distribution for answer in model.rtt_many(questions))
+    assert known.typical(0.3) != known.median
+    np.testing.assert_array_equal(method.predict(asked, history).point, [known.typical(0.3), new.median])
+
+
+def test_answers_of_several_ways_are_mixed():
+    model, data = _model(), _columns()
     asked, history = data.take(np.array([2, 3])).queries(), History(data)
 
     def answer(*source_bytes: int):
-        method = ModelMethod(model, asking=Asking(source_bytes=source_bytes, destination_bytes=(0,)))
+        asking = Asking(source_bytes=source_bytes, strange_bytes=source_bytes, destination_bytes=(0,))
+        method = ModelMethod(model, asking=asking)
         return method.fit(data.take(slice(0, 0))).predict(asked, history)
 
     whole, cut, both = answer(0), answer(2), answer(0, 2)

@@ -9,6 +9,7 @@ from query_oracle import log_probabilities
 from ping_llm.errors import UsageError
 from ping_llm.query.consistency import prefix_consistency
 from ping_llm.query.context import Context, Question
+from ping_llm.query.distribution import RttDistribution
 from ping_llm.query.model import Model
 from ping_llm.query.rtt import grid_of
 from ping_llm.schema import Measurement
@@ -212,6 +213,17 @@ def test_a_source_need_not_be_named(model):
 def test_bad_questions_get_a_sentence(model, src, dst, at, context, sentence):
     with pytest.raises(UsageError, match=sentence):
         model.rtt(src, dst, at, context)
+
+
+def test_the_typical_rtt_stays_in_the_likeliest_place():
+    # 45 % evenly in 10 to 11 ms, 15 % in 50 to 60, 40 % in 200 to 210: the median falls in between.
+    edges = np.array([0.0, 10.0, 11.0, 50.0, 60.0, 200.0, 210.0])
+    distribution = RttDistribution(edges, np.array([0.0, 0.45, 0.0, 0.15, 0.0, 0.4]), 0.1)
+    assert 50 < distribution.median < 60
+    assert 200 < distribution.typical(0.3) < 210  # 5 % wide, where 10 to 11 ms is 9 %
+    assert distribution.typical(0.44) == pytest.approx(10.5, abs=0.05)
+    even = RttDistribution(np.array([100.0, 101.0]), np.array([1.0]), 0.0)
+    assert 100 < even.typical(0.3) < 101
 
 
 def test_context_columns_are_sorted_by_time():

@@ -20,6 +20,7 @@ from ping_llm.evaluate.history import History
 from ping_llm.evaluate.ids import Ids
 from ping_llm.evaluate.splits import Novelty
 from ping_llm.query.context import Context, Question
+from ping_llm.query.model import Model
 from ping_llm.query.select import PAIR_SHARE, relevance
 
 #: Looked through for a question: older measurements of a busy source are hardly ever the better choice.
@@ -47,14 +48,25 @@ class Asking:
       strange_bytes: the same for one whose first two bytes (six of IPv6) no trained source has.
       destination_bytes: the same for new destinations. There 35.7 and 6.71 with all, one and two mixed, 36.6
         and 6.75 with one and two.
+      typical_share: the one number for a known pair is the middle of the densest 30 %. There 0.72 ms median,
+        7.17 mean error; 0.87 and 7.06 with the median. For all others the median is better in both.
     """
 
     size: int = 30
     pair_share: float = PAIR_SHARE
-    known_bytes: tuple[int, ...] = (0, UNNAMED)
+    known_bytes: tuple[int, ...] = (0,)
     source_bytes: tuple[int, ...] = (2,)
-    strange_bytes: tuple[int, ...] = (UNNAMED,)
+    strange_bytes: tuple[int, ...] = (2,)
     destination_bytes: tuple[int, ...] = (0, 1, 2)
+    typical_share: float = 0.3
+
+    @classmethod
+    def of(cls, model: Model) -> "Asking":
+        """For a run: without a name only if it was trained on such contexts."""
+        return ALSO_UNNAMED if model.knows_unnamed_sources else cls()
+
+
+ALSO_UNNAMED = Asking(known_bytes=(0, UNNAMED), strange_bytes=(UNNAMED,))
 
 
 def ways(

@@ -36,7 +36,7 @@ class ModelMethod(Baseline):
 
     Args:
       model: loaded weights.
-      asking: how it is asked.
+      asking: how it is asked; None: as suits it.
       calibration: what is made of its answers; None leaves them as they are.
     """
 
@@ -47,9 +47,7 @@ class ModelMethod(Baseline):
         asking: Asking | None = None,
         calibration: Calibration | None = None,
     ):
-        self.model, self.name, self.asking = model, name, asking or Asking()
-        if not model.knows_unnamed_sources:
-            self.asking = replace(self.asking, known_bytes=(0,), strange_bytes=self.asking.source_bytes)
+        self.model, self.name, self.asking = model, name, asking or Asking.of(model)
         self.calibration = calibration
         self._trained: Novelty | None = None
         self._background: Background | None = None
@@ -83,12 +81,15 @@ class ModelMethod(Baseline):
         return self.calibration.apply(GRID, levels, failure, of_queries, self._background, point)
 
     def raw(self, queries: Queries, context: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As the model says it: [n, GRID] P(RTT < GRID | reply), [n] P(no reply), [n] medians."""
+        """As the model says it: [n, GRID] P(RTT < GRID | reply), [n] P(no reply), [n] the one number."""
         asked = ways(queries, context, self.asking, self._trained)
         owner = [index for index, questions in enumerate(asked) for _ in questions]
         questions = [question for several in asked for question in several]
         levels, failure = np.empty((len(queries), len(GRID))), np.empty(len(queries))
         point = np.empty(len(queries))
+        known = np.ones(len(queries), bool)
+        if self._trained is not None:
+            known = self._trained.classes(queries.src, queries.dst) == Novelty.KNOWN_PAIR
         parts: dict[int, list[RttDistribution]] = {}
         for number, answer in self.model.rtt_stream(questions):
             index = owner[number]
@@ -99,6 +100,7 @@ class ModelMethod(Baseline):
             distribution = of_query[0] if len(of_query) == 1 else mix(of_query)
             levels[index] = distribution.cdf(GRID)
             failure[index] = distribution.failure
-            point[index] = distribution.median
+            typical = self.asking.typical_share
+            point[index] = distribution.typical(typical) if known[index] else distribution.median
         levels[:, 0], levels[:, -1] = 0.0, 1.0
         return levels, failure, point

@@ -16,7 +16,7 @@ import numpy as np
 
 from ping_llm.errors import UsageError
 from ping_llm.evaluate import report
-from ping_llm.evaluate.asking import STRANGE_SOURCE, Asking, kinds
+from ping_llm.evaluate.asking import ALSO_UNNAMED, STRANGE_SOURCE, Asking, kinds
 from ping_llm.evaluate.baselines.base import Baseline
 from ping_llm.evaluate.baselines.every import make
 from ping_llm.evaluate.bootstrap import Bootstrap
@@ -273,7 +273,7 @@ def _truth(world: Path) -> Baseline:
 
 def _manner_digest(calibration: Calibration | None) -> str:
     """Of how a run is asked and what is made of its answers."""
-    return hashlib.sha256(repr((Asking(), calibration)).encode()).hexdigest()[:8]
+    return hashlib.sha256(repr((Asking(), ALSO_UNNAMED, calibration)).encode()).hexdigest()[:8]
 
 
 def _weights_digest(run: Path) -> str:

@@ -84,6 +84,18 @@ class RttDistribution:
     def median(self) -> float:
         return float(self.quantile(0.5))
 
+    def typical(self, share: float) -> float:
+        """The RTT in the middle of the narrowest interval that holds this share of the replies.
+
+        Narrow in log RTT. The median has the least mean error; this is more often close, because it stays
+        in one of several likely places where the median falls in between. In steps of 0.5 %.
+        """
+        levels = np.arange(1, 200) / 200
+        at = self.quantile(levels)
+        held = round(share * 200)
+        first = int(np.argmin(np.log1p(at[held:]) - np.log1p(at[:-held])))
+        return float(at[first + held // 2])
+
     def bits(self, rtt: float) -> float:
         """-log2 of the probability of a result: its millisecond bin [k, k + 1), or failure (-1)."""
         if rtt == NO_REPLY:
