@@ -17,7 +17,6 @@ import numpy as np
 from ping_llm.addresses import Prefix, is_ipv4, unnamed
 from ping_llm.evaluate.columns import Columns, Queries
 from ping_llm.evaluate.history import History
-from ping_llm.evaluate.ids import Ids
 from ping_llm.evaluate.splits import Novelty
 from ping_llm.query.context import Context, Question
 from ping_llm.query.model import Model
@@ -103,12 +102,10 @@ def ways(
 
 def strange_sources(src: np.ndarray, trained: Novelty) -> np.ndarray:
     """bool [n]: whether no trained source has the first two bytes (six of IPv6)."""
-    known = trained.sources.packed()
-    strange = np.empty(len(src), bool)
-    for ipv4, width in ((True, 14), (False, 6)):
-        rows = is_ipv4(src) == ipv4
-        alike = Ids(known[is_ipv4(known) == ipv4, :width])
-        strange[rows] = alike.find(src[rows, :width]) < 0
+    strange, version = np.empty(len(src), bool), is_ipv4(src)
+    for ipv4, end in trained.NETWORK_END.items():
+        rows = version == ipv4
+        strange[rows] = trained.networks[ipv4].find(src[rows, :end]) < 0
     return strange
 
 

@@ -58,14 +58,15 @@ class ModelMethod(Baseline):
 
     def sized(self, size: int) -> "ModelMethod":
         """The same with another number of measurements of context."""
-        other = copy(self)
-        other.asking = replace(self.asking, size=size)
-        return other
+        return self._asking(replace(self.asking, size=size))
 
     def as_strangers(self) -> "ModelMethod":
         """The same, asking about every new source as about a strange one."""
+        return self._asking(replace(self.asking, source_bytes=self.asking.strange_bytes))
+
+    def _asking(self, asking: Asking) -> "ModelMethod":
         other = copy(self)
-        other.asking = replace(self.asking, source_bytes=self.asking.strange_bytes)
+        other.asking = asking
         return other
 
     def fit(self, train: Columns) -> Self:
@@ -77,8 +78,12 @@ class ModelMethod(Baseline):
         levels, failure, point = self.raw(queries, context)
         if self.calibration is None or self._trained is None or self._background is None:
             return Knots(np.broadcast_to(GRID, levels.shape), levels, failure, point=point)
-        of_queries = kinds(queries, self._trained)
-        return self.calibration.apply(GRID, levels, failure, of_queries, self._background, point)
+        return self.calibration.apply(GRID, levels, failure, self.kinds(queries), self._background, point)
+
+    def kinds(self, queries: Queries) -> np.ndarray:
+        """int64 [n]: which part of the calibration is each one's; fitted methods know."""
+        assert self._trained is not None
+        return kinds(queries, self._trained)
 
     def raw(self, queries: Queries, context: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """As the model says it: [n, GRID] P(RTT < GRID | reply), [n] P(no reply), [n] the one number."""

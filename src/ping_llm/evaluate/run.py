@@ -16,7 +16,7 @@ import numpy as np
 
 from ping_llm.errors import UsageError
 from ping_llm.evaluate import report
-from ping_llm.evaluate.asking import ALSO_UNNAMED, STRANGE_SOURCE, Asking, kinds
+from ping_llm.evaluate.asking import ALSO_UNNAMED, STRANGE_SOURCE, Asking
 from ping_llm.evaluate.baselines.base import Baseline
 from ping_llm.evaluate.baselines.every import make
 from ping_llm.evaluate.bootstrap import Bootstrap
@@ -26,7 +26,6 @@ from ping_llm.evaluate.data import EvaluationData, Test, read
 from ping_llm.evaluate.ids import Ids
 from ping_llm.evaluate.options import EvaluateOptions
 from ping_llm.evaluate.scores import Scores, sources_of, strata, summary
-from ping_llm.evaluate.splits import Novelty
 from ping_llm.files import write_json
 from ping_llm.progress import Progress
 
@@ -119,14 +118,13 @@ def calibrate(run: Path, data_path: Path, options: EvaluateOptions) -> Calibrati
     if method.model.knows_unnamed_sources:
         # Few held-out sources are strange; all can be asked about as if they were.
         manners += [(test, method.as_strangers(), STRANGE_SOURCE) for test in tests if test.kind == "sources"]
-    novelty = Novelty.of(data.train)
     parts = []
     with Progress("calibrate", sum(len(test.asked) for test, *_ in manners), "questions") as progress:
         for test, asking, kind in manners:
             for start in range(0, len(test.asked), MODEL_CHUNK):
                 asked = test.asked.take(slice(start, start + MODEL_CHUNK))
                 levels, failure, _ = asking.raw(asked.queries(), test.context)
-                of_asked = kinds(asked.queries(), novelty) if kind is None else np.full(len(asked), kind)
+                of_asked = asking.kinds(asked.queries()) if kind is None else np.full(len(asked), kind)
                 parts.append((levels, failure, of_asked, asked))
                 progress.advance(len(asked))
     levels, failure, of_asked = (np.concatenate([part[i] for part in parts]) for i in range(3))

@@ -14,9 +14,12 @@ the data.
 """
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
+from ping_llm.addresses import is_ipv4
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate.columns import Columns
 from ping_llm.evaluate.history import History
@@ -193,6 +196,16 @@ class Novelty:
 
     KNOWN_PAIR, NEW_PAIR, NEW_SOURCE, NEW_DESTINATION, NEW_ENDS = range(5)
     COUNT = 5
+
+    #: Of a packed address, the bytes that tell its network: two of IPv4, six of IPv6.
+    NETWORK_END: ClassVar = {True: 14, False: 6}
+
+    @cached_property
+    def networks(self) -> dict[bool, Ids]:
+        """The networks of the IPv4 sources (True) and of the others, made once: a run is asked in chunks."""
+        sources = self.sources.packed()
+        version = is_ipv4(sources)
+        return {ipv4: Ids(sources[version == ipv4, :end]) for ipv4, end in self.NETWORK_END.items()}
 
     @classmethod
     def of(cls, train: Columns) -> "Novelty":
