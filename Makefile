@@ -2,7 +2,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-TEST_EXTRAS := train spark modal wandb onnx evaluate dev
+TEST_EXTRAS := train serve spark modal wandb onnx dev
 # Two workers fill the two cores that CI has; PYTEST_ARGS passes on what you want to add.
 PYTEST_ARGS ?= -n 2
 
@@ -30,10 +30,11 @@ lint: ## ruff and mypy
 	@$(BIN)/ruff format -q --check .
 	@$(BIN)/mypy --no-error-summary
 
-format: ## let ruff rewrite the files
+format: ## let ruff rewrite the files, and make docs/api.md from the docstrings
 	@scripts/bootstrap.sh $(TEST_EXTRAS)
 	@$(BIN)/ruff check -q --fix .
 	@$(BIN)/ruff format -q .
+	@$(BIN)/python scripts/api_docs.py
 
 clean: ## remove .venv and caches; runs/ stays
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -121,10 +121,10 @@ def slurm(tmp_path_factory) -> Iterator[SlurmCluster]:
     processes: list[subprocess.Popen] = []
 
     def start(*command: str) -> None:
-        log = (folder / "log" / f"{Path(command[0]).name}-{len(processes)}.out").open("w")
-        processes.append(
-            subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        )
+        with (folder / "log" / f"{Path(command[0]).name}-{len(processes)}.out").open("w") as log:
+            processes.append(
+                subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            )
 
     (folder / "slurm.conf").write_text(
         _CONFIG.format(

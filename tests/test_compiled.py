@@ -1,10 +1,13 @@
 """A kernel must not outlive what it was compiled from, wherever that stands."""
 
+import os
 import shutil
 import subprocess
 import sys
 
-from ping_llm import compiled
+import pytest
+
+from ping_llm import compiled, errors, files
 
 CONSTANTS = "STEP = {step}\n"
 HELPER = (
@@ -19,23 +22,106 @@ CALLER = (
 )
 
 
-def test_a_changed_constant_two_files_away_compiles_afresh(tmp_path):
+@pytest.fixture
+def package(tmp_path):
+    """A small copy of the package, with two kernels."""
     package = tmp_path / "ping_llm"
     toys = package / "toys"
     toys.mkdir(parents=True)
     (package / "__init__.py").touch()
-    shutil.copy(compiled.__file__, package)
+    for module in (compiled, files, errors):
+        shutil.copy(module.__file__, package)
     (toys / "__init__.py").touch()
     (toys / "helper.py").write_text(HELPER)
     (toys / "caller.py").write_text(CALLER)
+    (toys / "constants.py").write_text(CONSTANTS.format(step=1))
+    return package
 
+
+def call(package, **environment):
+    """What a fresh process computes, how much of it came from the cache, and what it says."""
+    code = "from ping_llm.toys.caller import twice; print(twice(1), sum(twice.stats.cache_hits.values()))"
+    cleared = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "PING_LLM_NO_CACHE_SAID")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=package.parent,
+        env=cleared | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return tuple(map(int, done.stdout.split())), done.stderr
+
+
+def test_a_changed_constant_two_files_away_compiles_afresh(package):
     def result(step):
-        (toys / "constants.py").write_text(CONSTANTS.format(step=step))
-        code = "from ping_llm.toys.caller import twice; print(twice(1), sum(twice.stats.cache_hits.values()))"
-        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return tuple(map(int, done.stdout.split()))
+        (package / "toys" / "constants.py").write_text(CONSTANTS.format(step=step))
+        return call(package)[0]
 
     assert result(1) == (3, 0)
     assert result(1) == (3, 1)  # from the cache
     assert result(10) == (21, 0)  # not from the cache
+
+
+@pytest.fixture
+def nowhere(package):
+    """A package beside which nothing can be written, and a home where nothing can: even root is refused."""
+    for folder in (package, package / "toys"):
+        (folder / "__pycache__").write_text("a file in the way")
+    return {"HOME": "/proc/none", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def test_the_configuration_of_numba_is_left_alone(package):
+    code = (
+        "import numba; numba.config.CACHE_DIR = 'mine'\n"
+        "from ping_llm.toys.caller import twice; twice(1); print(numba.config.CACHE_DIR)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=package.parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "mine\n"
+    assert not (package.parent / "mine").exists()
+    assert list((package / "__pycache__" / "kernels").rglob("*.nbc"))
+
+
+def test_without_a_cache_folder_it_compiles_and_says_so_once(package, nowhere):
+    for environment in (nowhere, nowhere | {"XDG_CACHE_HOME": "/proc/none", "LC_ALL": "C"}):
+        result, said = call(package, **environment)
+        assert result == (3, 0)
+        assert said.count("note: no cache folder can be written") == said.count("\n") == 1
+
+
+def test_a_cache_folder_of_numba_that_cannot_be_written(package, nowhere):
+    result, said = call(package, **nowhere, NUMBA_CACHE_DIR="/proc/none")
+    assert result == (3, 0)
+    assert said.count("note: the cache folder /proc/none cannot be written") == 1
+
+
+def test_the_users_cache_folder_is_used_where_the_package_is_read_only(package, nowhere, tmp_path):
+    assert call(package, **nowhere | {"HOME": str(tmp_path)}) == ((3, 0), "")
+    assert call(package, **nowhere | {"HOME": str(tmp_path)}) == ((3, 1), "")
+
+
+def test_a_user_without_a_home(monkeypatch):
+    def unknown(number):
+        raise KeyError(number)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert files.cache_folder("kernels") is None
+
+
+@pytest.mark.parametrize("pattern", ["*.nbi", "*.nbc"])
+def test_a_damaged_cache_is_made_anew(package, pattern):
+    assert call(package) == ((3, 0), "")
+    entries = list((package / "__pycache__" / "kernels").rglob(pattern))
+    assert entries
+    for entry in entries:
+        entry.write_bytes(entry.read_bytes()[: entry.stat().st_size // 2])
+    assert call(package) == ((3, 0), "")
+    assert call(package) == ((3, 1), "")

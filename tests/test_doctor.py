@@ -1,7 +1,10 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
+import ping_llm
 from ping_llm import doctor
 
 
@@ -29,11 +32,21 @@ def test_doctor_reports_every_part_with_its_purpose():
     assert all(item["remedy"] for item in findings.values() if item["state"] == "missing")
 
 
-def test_a_package_is_judged_by_its_pin(monkeypatch):
-    assert doctor._package("numpy", "x", "fix", True, {"numpy": "0.0.1"}).state == "differs"
-    assert doctor._package("numpy", "x", "fix", True, doctor.read_pins()).state == "ok"
-    assert doctor._package("no-such-package", "x", "fix", True, {}).state == "broken"
-    assert doctor._package("no-such-package", "x", "fix", False, {}).state == "missing"
+def test_a_package_is_judged_by_its_pin():
+    def state(name, required=True, **pins):
+        return doctor._package(name, "x", "fix", required, pins).state
+
+    installed = version("numpy")
+    assert state("numpy", numpy=installed) == state("numpy") == "ok"
+    assert state("numpy", numpy=installed + ".1") == "differs"
+    assert state("no-such-package") == "broken"
+    assert state("no-such-package", required=False) == "missing"
+
+
+def test_the_pins_are_those_of_the_constraints():
+    lines = (Path(__file__).parents[1] / "constraints.txt").read_text().splitlines()
+    numpy = next(line for line in lines if line.startswith("numpy=="))
+    assert doctor.read_pins()["numpy"] == numpy.split("==")[1].split()[0]
 
 
 def test_help_and_version_answer_without_heavy_imports():
@@ -47,7 +60,7 @@ def test_help_and_version_answer_without_heavy_imports():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "doctor" in done.stdout
-    assert _run("--version").stdout.startswith("ping-llm 0.")
+    assert _run("--version").stdout == f"ping-llm {ping_llm.__version__}\n"
 
 
 def test_bad_usage_ends_with_2_and_a_sentence():

@@ -3,9 +3,12 @@
 Compiled code is cached on disk, since compiling the loader's kernels takes tens of seconds. Numba looks only
 at the file that a function is defined in: after a change to a function or a constant that a kernel takes from
 *another* file, it would go on running the stale code. So each file's kernels have a cache folder that is
-named after a digest of the file and of all files of this package that it imports, directly or not.
+named after a digest of the file and of all files of this package that it imports, directly or not. Where no
+folder can be written, kernels are compiled at each start: slow, and still right. Numba's configuration stays
+as it is: the process may have kernels of its own.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -15,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
+
+from ping_llm.files import cache_folder, can_write, say_no_cache
 
 _PACKAGE = Path(__file__).parent
 _IMPORT = re.compile(r"^\s*from (ping_llm[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
@@ -22,18 +28,69 @@ _IMPORT = re.compile(r"^\s*from (ping_llm[\w.]*) import (\([^)]*\)|[^\n]*)", re.
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile at the first call, cache on disk, and run without the GIL, so that threads run side by side."""
-    if not os.environ.get("NUMBA_CACHE_DIR"):
-        numba.config.CACHE_DIR = str(_cache_root() / _digest(Path(function.__code__.co_filename)))
-    return numba.njit(cache=True, nogil=True)(function)
+    compiled = numba.njit(nogil=True)(function)
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if not chosen and _cache_root() is None:
+        say_no_cache()
+        return compiled
+    try:
+        # What numba.njit(cache=True) does, with its own class.
+        compiled._cache = _Cache(function) if chosen else _OwnCache(function)
+    except (RuntimeError, OSError):
+        say_no_cache(f"the cache folder {chosen or _cache_root()} cannot be written")
+    return compiled
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]  # Numba has no types
+    """Numba's cache, whose troubles are not the caller's: a damaged entry is compiled anew."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # unpickling half a file raises whatever it likes
+            with contextlib.suppress(Exception):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:  # a full disk, most likely
+            say_no_cache(f"compiled code cannot be kept in {self.cache_path} ({error})")
+
+
+class _Locator(UserProvidedCacheLocator):  # type: ignore[misc]
+    """Below our root, in the folder of the function's digest."""
+
+    def __init__(self, function: Callable[..., Any], file: str):
+        super().__init__(function, file)
+        root = _cache_root()
+        assert root is not None
+        self._cache_path = str(root / _digest(Path(file)) / self.get_suitable_cache_subpath(file))
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> "_Locator | None":
+        located = cls(function, file)
+        try:
+            located.ensure_cache_path()
+        except OSError:
+            return None
+        return located
+
+
+class _OwnCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (_Locator,)
+
+
+class _OwnCache(_Cache):
+    _impl_class = _OwnCacheImpl
 
 
 @cache
-def _cache_root() -> Path:
+def _cache_root() -> Path | None:
     """Beside the package where that is writable (a checkout), else below the user's cache folder."""
-    if os.access(_PACKAGE, os.W_OK):
-        return _PACKAGE / "__pycache__" / "kernels"
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "ping-llm" / "kernels"
+    beside = _PACKAGE / "__pycache__" / "kernels"
+    return beside if can_write(beside) else cache_folder("kernels")
 
 
 @cache
@@ -58,7 +115,7 @@ def _with_imports(path: Path) -> set[Path]:
 def _imported(path: Path) -> tuple[Path, ...]:
     """The package's files that a file imports; `from ping_llm.tokens import vocab` names two."""
     files = []
-    for module, names in _IMPORT.findall(path.read_text()):
+    for module, names in _IMPORT.findall(path.read_text(encoding="utf-8")):
         folder = _PACKAGE.joinpath(*module.split(".")[1:])
         files += [folder.with_suffix(".py"), folder / "__init__.py"]
         files += [folder / f"{name}.py" for name in re.findall(r"\w+", names)]

@@ -11,26 +11,32 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+_HERE = Path(__file__).parent
+
 #: Extra → the packages whose presence means that it is installed.
 _EXTRAS = {
-    "train": ("maxtext", "jax", "orbax-checkpoint", "safetensors"),
+    "query": ("jax", "orbax-checkpoint", "safetensors"),
+    "train": ("maxtext", "flax", "omegaconf", "pydantic", "tensorboardx"),
     "spark": ("pyspark",),
     "modal": ("modal",),
     "wandb": ("wandb",),
     "onnx": ("onnx", "onnxruntime"),
     "evaluate": ("scikit-learn",),
+    "serve": ("fastapi", "uvicorn"),
     "dev": ("pytest", "ruff", "mypy"),
 }
 _EXTRA_PURPOSES = {
-    "train": "training, queries",
-    "spark": "rows from data that outgrow one machine",
+    "query": "asking a model",
+    "train": "training",
+    "spark": "rows from data too large for one machine",
     "modal": "running on Modal",
     "wandb": "logging to Weights & Biases",
     "onnx": "export to ONNX",
     "evaluate": "the gradient-boosted baseline",
+    "serve": "answers over HTTP",
     "dev": "make test, make lint",
 }
-#: ArrayRecord keeps a descriptor a shard; 100–500 shards are usual.
+#: ArrayRecord keeps one file descriptor per shard; 100–500 shards are usual.
 _OPEN_FILES_WANTED = 4096
 _MEMORY_WANTED_GIB = 4
 _DISK_WANTED_GIB = 5
@@ -62,14 +68,13 @@ def _python() -> Finding:
         platform.python_version(),
         "ok" if good else "broken",
         "everything (MaxText needs 3.12)",
-        "" if good else "scripts/bootstrap.sh finds or names one",
+        "" if good else "scripts/bootstrap.sh finds one",
     )
 
 
 def read_pins() -> dict[str, str]:
     """Package → version from constraints.txt: of the checkout, or the copy inside the installed package."""
-    here = Path(__file__).parent
-    for path in (here.parents[1] / "constraints.txt", here / "constraints.txt"):
+    for path in (_HERE.parents[1] / "constraints.txt", _HERE / "constraints.txt"):
         if path.is_file():
             lines = path.read_text().splitlines()
             return {
@@ -99,15 +104,20 @@ def _required_packages() -> list[str]:
 
 def _packages() -> list[Finding]:
     pins = read_pins()
-    findings = [
-        _package(name, "the base", "scripts/bootstrap.sh", True, pins) for name in _required_packages()
-    ]
+    findings = [_package(name, "the base", _install(""), True, pins) for name in _required_packages()]
     for extra, names in _EXTRAS.items():
-        remedy = f"scripts/bootstrap.sh {extra}"
+        remedy = _install(extra)
         findings += [
             _package(name, f"{extra}: {_EXTRA_PURPOSES[extra]}", remedy, False, pins) for name in names
         ]
     return findings
+
+
+def _install(extra: str) -> str:
+    """The command that installs an extra: in a checkout with its pins, elsewhere with pip."""
+    if (_HERE.parents[1] / "scripts" / "bootstrap.sh").is_file():
+        return f"scripts/bootstrap.sh {extra}".rstrip()
+    return f'pip install "ping-llm[{extra}]"' if extra else "pip install ping-llm"
 
 
 def _package(name: str, purpose: str, remedy: str, required: bool, pins: dict[str, str]) -> Finding:
@@ -125,7 +135,7 @@ def _machine(folder: Path) -> list[Finding]:
     disk = shutil.disk_usage(folder).free / 2**30
     files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return [
-        Finding("cores", str(cores), "ok", "ingest, rows and the loader use all of them"),
+        Finding("cores", str(cores), "ok", "ingest, rows and the loader"),
         _at_least("memory", memory, _MEMORY_WANTED_GIB, "training the tiny model", "a larger machine"),
         _at_least(
             "free disk",
@@ -166,7 +176,7 @@ def _accelerators() -> Finding:
     purpose = "training more than the tiny model"
     gpu = _first_line("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
     if gpu:
-        return Finding("accelerator", gpu, "ok", purpose, "scripts/bootstrap.sh cuda, for JAX to see it")
+        return Finding("accelerator", gpu, "ok", purpose, f"{_install('cuda')}, for JAX to see it")
     if any(Path("/dev").glob("accel*")):
         return Finding("accelerator", "TPU", "ok", purpose)
     return Finding(

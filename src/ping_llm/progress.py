@@ -1,22 +1,43 @@
 """Progress on stderr: one rewritten line on a terminal, a line every ten seconds elsewhere."""
 
+import contextlib
 import sys
 import time
 from typing import Self
 
 
-class Progress:
-    """Counts towards a total and says so.
+class StatusLine:
+    """One line of status on stderr. On a terminal each line replaces the one before it, until the last."""
 
-    Use as a context manager; `advance` from the loop. Writing happens at most ten times a second on a
-    terminal and every ten seconds otherwise, so it costs nothing to call it often.
+    def __init__(self, started: float = 0.0):
+        """The first line is due an interval after `started`."""
+        self._terminal = sys.stderr.isatty()
+        self._interval = 0.1 if self._terminal else 10.0
+        self._written = started
+
+    def due(self, now: float) -> bool:
+        """Whether the last line is old enough to be replaced; `now` is by time.monotonic."""
+        return now - self._written >= self._interval
+
+    def write(self, line: str, now: float, last: bool = False) -> None:
+        # stderr may be closed, or a file on a full disk: the work continues without a status line.
+        with contextlib.suppress(OSError):
+            sys.stderr.write("\r\x1b[2K" + line + ("\n" if last else "") if self._terminal else line + "\n")
+            sys.stderr.flush()
+        self._written = now
+
+
+class Progress:
+    """Counts towards a total and reports the count on stderr.
+
+    Use as a context manager and call `advance` in the loop. A line is written at most ten times per second
+    on a terminal and every ten seconds elsewhere, so calling `advance` often is cheap.
     """
 
     def __init__(self, label: str, total: int | None = None, unit: str = ""):
         self._label, self._total, self._unit = label, total, unit
-        self._terminal = sys.stderr.isatty()
-        self._interval = 0.1 if self._terminal else 10.0
-        self._started = self._written = time.monotonic()
+        self._started = time.monotonic()
+        self._line = StatusLine(self._started)
         self._done = 0
         self._note = ""
 
@@ -29,7 +50,7 @@ class Progress:
     def advance(self, count: int = 1, note: str = "") -> None:
         self._done += count
         self._note = note
-        if time.monotonic() - self._written >= self._interval:
+        if self._line.due(time.monotonic()):
             self._write()
 
     def _write(self, last: bool = False) -> None:
@@ -49,10 +70,4 @@ class Progress:
             parts.append(f"{(self._total - self._done) / rate:.0f} s left")
         if self._note:
             parts.append(self._note)
-        line = " · ".join(parts)
-        if self._terminal:
-            sys.stderr.write("\r\x1b[2K" + line + ("\n" if last else ""))
-        else:
-            sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-        self._written = now
+        self._line.write(" · ".join(parts), now, last)

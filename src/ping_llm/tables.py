@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ping_llm.paths import printable
+
 
 def table(rows: Sequence[Sequence[Any]], header: Sequence[str] | None = None) -> str:
     """Align columns: numbers right, everything else left."""
@@ -33,10 +35,16 @@ def _text(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return str(value)
+    return printable(str(value)).replace("\n", "\\n")
 
 
-def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
+def counted(number: int, noun: str) -> str:
+    """3 sources, 1 source."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """One JSON document on stdout; without `indent` on one line. Escaped where stdout is not UTF-8."""
+    escaped = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    json.dump(value, sys.stdout, indent=indent, ensure_ascii=escaped, allow_nan=False)
     sys.stdout.write("\n")

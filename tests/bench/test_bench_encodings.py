@@ -5,7 +5,7 @@ import pytest
 
 from ping_llm.bench.encodings import EncodingsBench, beyond_bits, measure
 from ping_llm.errors import UsageError
-from ping_llm.schema import MAX_RTT_MS
+from ping_llm.measurements.schema import MAX_RTT_MS
 from ping_llm.tokens.rtt import RTT_ENCODINGS, rtt_encoding
 
 

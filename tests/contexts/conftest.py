@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from random_rows import random_rows
 
-from ping_llm.contexts.memory import MemoryRows
+from ping_llm.contexts.memory_rows import MemoryRows
 
 
 @pytest.fixture(scope="session")

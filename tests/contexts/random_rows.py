@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ping_llm.contexts.memory import MemoryRows
+from ping_llm.contexts.memory_rows import MemoryRows
+from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.rows.block import RowBlock
-from ping_llm.schema import NO_REPLY
 
 _MAPPED = np.array([0] * 10 + [255] * 2, np.uint8)
 

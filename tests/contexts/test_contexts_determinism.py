@@ -166,6 +166,7 @@ if __name__ == "__main__":
         assert not any(_alive(pid) for pid in workers)
     finally:
         parent.kill()
+        parent.stdout.close()
 
 
 def _alive(pid: int) -> bool:

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from random_rows import random_rows
 
-from ping_llm.addresses import unpack
 from ping_llm.contexts.batches import Batches
-from ping_llm.contexts.parquet_rows import rows_of_parquet
+from ping_llm.contexts.memory_rows import rows_of_parquet
 from ping_llm.contexts.pretokenized import PretokenizedBatches, pretokenize
 from ping_llm.errors import PingError, UsageError
+from ping_llm.measurements.addresses import unpack
 from ping_llm.rows.build import build
 from ping_llm.rows.store import RowStore
 from ping_llm.tokens import reference
@@ -86,13 +86,13 @@ def test_what_lies_beside_the_measurements_is_not_read(table, tmp_path):
 @pytest.mark.parametrize(
     ("column", "value", "what"),
     [
-        ("src_addr", "192.0.2.300", "address"),
-        ("dst_addr", "not one", "address"),
-        ("rtt", float("nan"), "RTT"),
-        ("rtt", -2.0, "RTT"),
-        ("rtt", None, "RTT"),
-        ("event_time", 2**62, "time"),
-        ("event_time", None, "time"),
+        ("src_addr", "192.0.2.300", "src_addr"),
+        ("dst_addr", "not one", "dst_addr"),
+        ("rtt", float("nan"), "rtt"),
+        ("rtt", -2.0, "rtt"),
+        ("rtt", None, "rtt"),
+        ("event_time", 2**62, "event_time"),
+        ("event_time", None, "event_time"),
     ],
 )
 def test_a_bad_measurement_is_named(table, tmp_path, column, value, what):
@@ -103,7 +103,7 @@ def test_a_bad_measurement_is_named(table, tmp_path, column, value, what):
     changed = pa.array(values, pa.int64()).cast(kind) if column == "event_time" else pa.array(values, kind)
     place = measurements.column_names.index(column)
     pq.write_table(measurements.set_column(place, column, changed), tmp_path / "bad.parquet")
-    with pytest.raises(PingError, match=f"measurement 7 of .*bad.parquet has a bad {what}"):
+    with pytest.raises(PingError, match=f"measurement 7 of .*bad.parquet is not valid: {what}"):
         rows_of_parquet(tmp_path / "bad.parquet")
 
 
@@ -150,7 +150,12 @@ def test_bad_rows_are_skipped_alike_by_all(store):
 
 
 def test_a_shard_that_is_gone_is_never_skipped_silently(store):
-    next(store.glob("*.arrayrecord")).write_bytes(b"short")
+    shard = next(store.glob("*.arrayrecord"))
+    size = shard.stat().st_size
+    shard.write_bytes(b"short")
+    with pytest.raises(PingError, match="has 5 bytes, the manifest says"):
+        Batches(store, on_bad_row="skip", threads=0, **SHAPE)
+    shard.write_bytes(bytes(size))
     with pytest.raises(PingError, match=r"none of \d+ rows can be read"):
         next(Batches(store, on_bad_row="skip", threads=0, **SHAPE))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ping_llm.contexts.batches import Batches
-from ping_llm.contexts.memory import MemoryRows
+from ping_llm.contexts.memory_rows import MemoryRows
 from ping_llm.contexts.options import ContextOptions
 from ping_llm.contexts.reference_batches import ReferenceBatches
 from ping_llm.rows.block import RowBlock

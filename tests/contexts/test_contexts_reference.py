@@ -11,9 +11,9 @@ from random_rows import random_rows
 
 from ping_llm.contexts import context, draws, plan, reference
 from ping_llm.contexts.batches import Batches
+from ping_llm.contexts.draws import ALL, WIDE, Shape
 from ping_llm.contexts.options import ContextOptions, Parameters
 from ping_llm.contexts.reference_batches import ReferenceBatches
-from ping_llm.contexts.shape import ALL, WIDE, Shape
 
 probability = st.sampled_from([0.0, 0.1, 0.5, 1.0])
 

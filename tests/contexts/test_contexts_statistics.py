@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from random_rows import random_rows
 
-from ping_llm.addresses import unnamed
 from ping_llm.contexts import draws
 from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.context import _mark_sample
+from ping_llm.contexts.draws import ALL, FOCUSED, NONE, PART, WHOLE, WIDE, WINDOW
 from ping_llm.contexts.fill import NOTE_CONTEXT, NOTE_COUNT, NOTE_FILLER, NOTE_KIND, NOTE_MODE
+from ping_llm.contexts.inspect import collect
 from ping_llm.contexts.options import ContextOptions
-from ping_llm.contexts.shape import ALL, FOCUSED, NONE, PART, WHOLE, WIDE, WINDOW
-from ping_llm.contexts.statistics import collect
+from ping_llm.measurements.addresses import unnamed
 from ping_llm.tokens import reference
 from ping_llm.tokens.vocab import Field
 

@@ -18,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ping_llm.describe import describe, sample
-from ping_llm.describe.runs import Runs
+from ping_llm.describe.figures import Runs
 from ping_llm.errors import PingError, UsageError
-from ping_llm.schema import MEASUREMENTS
-from ping_llm.shards import ShardOptions, shard
+from ping_llm.measurements.schema import MEASUREMENTS, MEASUREMENTS_WITH_KIND
 from ping_llm.simulate import WorldOptions, simulate
+from ping_llm.splits.options import ShardOptions
+from ping_llm.splits.run import shard
 
 PROGRAM = [sys.executable, "-c", "from ping_llm.cli import main; main()"]
 
@@ -186,6 +187,37 @@ def test_bare_columns_and_a_single_failure_are_enough(tmp_path):
     assert "measurements" in description.as_text()
     assert description.as_html().count("<img") == 5
     assert sample([str(tmp_path / "one.parquet")], 20).to_pylist()[0]["probe_id"] is None
+
+
+def test_kinds_are_counted_and_shown_where_some_are_no_pings(world, tmp_path):
+    found = describe([str(world)])
+    assert found.as_json()["kinds"] == {"ping": 20_000, "hop": 0, "last": 0}
+    assert "kind" not in found.as_text()
+    header = "time,src,dst,rtt,kind"
+    path = tmp_path / "table.csv"
+    path.write_text(
+        "\n".join([header, *(f"{i},2a00::1,2a00::2,1,{'hop' if i % 4 else ''}" for i in range(8))])
+    )
+    table = pa.table(
+        {
+            "event_time": pa.array([5] * 8, pa.timestamp("us", tz="UTC")),
+            "src_addr": ["2a00::1"] * 8,
+            "dst_addr": ["2a00::2"] * 8,
+            "rtt": [1.0] * 8,
+            "kind": ["hop", None] * 2 + ["hop"] * 4,
+        }
+    )
+    pq.write_table(table, tmp_path / "table.parquet")
+    for place in ("table.csv", "table.parquet"):
+        found = describe([str(tmp_path / place)])
+        assert found.as_json()["kinds"] == {"ping": 2, "hop": 6, "last": 0}
+        assert "kind hop" in found.as_text()
+        assert found.as_text().startswith(f"{found.kind}\n")
+        assert "6 (75.0 %)" in found.as_text()
+        assert "<td>kind hop</td><td>6 (75.0 %)</td>" in found.as_html()
+        drawn = sample([str(tmp_path / place)], 8)
+        assert drawn.schema.equals(MEASUREMENTS_WITH_KIND, check_metadata=True)
+        assert Counter(drawn["kind"].to_pylist()) == {"hop": 6, "ping": 2}
 
 
 def test_page_is_one_file_with_plots(world):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn import metrics as sk
 
-from ping_llm.evaluate import bins, metrics
-from ping_llm.evaluate.predictive import Knots, mixed
+from ping_llm.answer.distribution import WORST_BITS, RttDistributions, mixed
+from ping_llm.evaluate import metrics
 
 
 @settings(max_examples=50, deadline=None)
@@ -49,16 +49,16 @@ def test_failure_calibration_error_sees_a_doubled_rate():
 def test_bits_of_bins_add_up_to_one():
     marginal = np.array([0.5, 0.25, 0.25])
     rtt = np.array([0.0, 0.999, 1.0, 2.5, 3.0, -1.0])
-    bits = bins.histogram_bits(0.5, marginal, rtt)
-    np.testing.assert_allclose(bits, [2, 2, 3, 3, bins.WORST_BITS, 1])
-    assert list(bins.bin_of(rtt)) == [0, 0, 1, 2, 3, bins.FAILURE]
+    levels = np.concatenate([[0.0], np.cumsum(marginal)])
+    one = RttDistributions(np.arange(4.0)[None], levels, np.full(len(rtt), 0.5), np.zeros(len(rtt), np.int64))
+    np.testing.assert_allclose(one.bits(rtt), [2, 2, 3, 3, WORST_BITS, 1])
 
 
-def _random_knots(rng: np.random.Generator, rows: int, knots: int) -> Knots:
+def _random_knots(rng: np.random.Generator, rows: int, knots: int) -> RttDistributions:
     values = np.sort(rng.gamma(2, 20, (rows, knots)), axis=1)
     levels = np.sort(rng.random((rows, knots)), axis=1)
     levels[:, 0], levels[:, -1] = 0, 1
-    return Knots(values, levels, rng.random(rows) * 0.3)
+    return RttDistributions(values, levels, rng.random(rows) * 0.3)
 
 
 def test_knots_are_a_distribution():
@@ -83,14 +83,14 @@ def test_crps_of_knots_equals_pinball_over_many_levels_and_the_distance_of_a_poi
     levels = (np.arange(20_000) + 0.5) / 20_000
     expected = metrics.crps_from_quantiles(knots.quantile(levels), levels, actual)
     np.testing.assert_allclose(knots.crps(actual), expected, rtol=1e-3)
-    point = Knots(np.array([[10.0, 10.0]]), np.array([0.0, 1.0]), np.zeros(1))
+    point = RttDistributions(np.array([[10.0, 10.0]]), np.array([0.0, 1.0]), np.zeros(1))
     assert point.crps(np.array([13.5]))[0] == pytest.approx(3.5, abs=1e-5)
 
 
 def test_a_repeated_value_stays_in_its_own_bin():
-    point = Knots(np.full((1, 50), 5.0), np.linspace(0, 1, 50), np.zeros(1))
+    point = RttDistributions(np.full((1, 50), 5.0), np.linspace(0, 1, 50), np.zeros(1))
     assert point.bits(np.array([5.7]))[0] == pytest.approx(0.0, abs=1e-9)
-    assert point.bits(np.array([4.7]))[0] == bins.WORST_BITS
+    assert point.bits(np.array([4.7]))[0] == WORST_BITS
 
 
 def test_a_mixture_is_the_weighted_sum():
@@ -100,7 +100,19 @@ def test_a_mixture_is_the_weighted_sum():
     both = mixed(knots.values, knots.levels, other, weight, knots.failure)
     for _ in range(20):
         at = rng.gamma(2, 20, 25)
-        background = Knots(other.values, other.levels, np.zeros(25), np.zeros(25, np.int64)).cdf(at)
+        row = np.zeros(25, np.int64)
+        background = RttDistributions(other.values, other.levels, np.zeros(25), row).cdf(at)
         np.testing.assert_allclose(
             both.cdf(at), (1 - weight) * knots.cdf(at) + weight * background, atol=1e-6
         )
+
+
+def test_choices_are_counted_by_hand():
+    source = np.array([0, 0, 0, 0, 0, 0, 1, 1])
+    destination = np.array([0, 1, 1, 2, 3, 4, 0, 1])  # destination 1 counts once; the fifth one is dropped
+    true = np.array([10.0, 20.0, 5.0, 30.0, 40.0, 1.0, 7.0, 3.0])
+    expected = np.array([11.0, 12.0, 1.0, 50.0, 41.0, 0.0, 1.0, 2.0])
+    found = metrics.choice(expected, true, source, destination, size=2)
+    # (0, 1): 0 is chosen and right. (2, 3): 3 is chosen, 10 ms too many. Source 1: 0 is chosen, 4 too many.
+    assert found == {"sets": 3, "right": pytest.approx(1 / 3), "regret_ms": pytest.approx(14 / 3)}
+    assert metrics.choice(expected, true, source, destination, size=10) is None

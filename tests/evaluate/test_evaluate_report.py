@@ -1,36 +1,37 @@
 """The whole evaluation on small data: resumable, in one piece, and with a model and a truth in it."""
 
+import html
 import json
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from ping_llm.addresses import is_ipv4
+from ping_llm.answer.methods.registry import make
+from ping_llm.answer.model import Model
+from ping_llm.answer.network import Asking, curves, ways
 from ping_llm.cli import app
 from ping_llm.cli import evaluate as evaluate_cli
 from ping_llm.errors import PingError, UsageError
-from ping_llm.evaluate import completions, likelihood
-from ping_llm.evaluate.asking import Asking, ways
-from ping_llm.evaluate.baselines.every import make
-from ping_llm.evaluate.bootstrap import Bootstrap
-from ping_llm.evaluate.columns import read_measurements
-from ping_llm.evaluate.compare import cells, compare
-from ping_llm.evaluate.history import History
-from ping_llm.evaluate.model_method import ModelMethod
-from ping_llm.evaluate.options import EvaluateOptions
+from ping_llm.evaluate import fields
+from ping_llm.evaluate.inputs import EvaluateOptions
+from ping_llm.evaluate.metrics import Bootstrap
+from ping_llm.evaluate.report import cells, compare
 from ping_llm.evaluate.run import evaluate
-from ping_llm.evaluate.splits import SplitOptions
+from ping_llm.evaluate.verdict import headline
+from ping_llm.measurements.addresses import is_ipv4
+from ping_llm.measurements.history import History
+from ping_llm.measurements.parquet import read_measurements
 from ping_llm.model.config import ModelConfig
 from ping_llm.model.engine import Engine
 from ping_llm.model.random import random_tensors
-from ping_llm.query.model import Model
 from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.write import simulate
+from ping_llm.splits.holdout import SplitOptions
 from ping_llm.tokens import vocab
 from ping_llm.tokens.rtt import rtt_encoding
 from ping_llm.tokens.vocab import BYTE0, Field
@@ -63,6 +64,7 @@ def test_the_report_is_whole(report):
     page = (out / "report.html").read_text()
     assert page.count("data:image/png;base64,") >= 4
     assert "http" not in page  # nothing is fetched
+    assert html.escape(headline(result)[0]) in page
     for test, methods in result["splits"].items():
         assert set(methods) == {"global", "pair last", "by source", "truth"}
         for name, part in methods.items():
@@ -78,7 +80,7 @@ def test_the_report_is_whole(report):
 
 def test_run_again_it_only_fills_gaps(report, world):
     out, result = report
-    part = out / "parts" / "pair-last" / "later.npz"
+    part = out / "parts" / "pair-last-3" / "later.npz"
     kept = out / "parts" / "global" / "later.npz"
     part.unlink()
     before = kept.stat().st_mtime_ns
@@ -90,29 +92,80 @@ def test_run_again_it_only_fills_gaps(report, world):
         evaluate(world, out, EvaluateOptions(queries=99, baselines=("global",)))
 
 
+def _damage(path, how):
+    content = path.read_bytes()
+    if how == "cut":
+        content = content[: len(content) // 2]
+    elif how == "empty":
+        content = b""
+    else:
+        content = content[:200] + bytes([content[200] ^ 1]) + content[201:]
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "one bit"])
+def test_a_damaged_part_is_made_anew(report, world, how, capsys):
+    out, result = report
+    parts = [out / "parts" / "pair-last-3" / "later.npz", out / "parts" / "truth" / "entropy.json"]
+    whole = [part.read_bytes() for part in parts]
+    _damage(parts[0], how)
+    _damage(parts[1], "cut" if how == "one bit" else how)  # a digit would be as good JSON as before
+    assert evaluate(world, out, OPTIONS, world=world) == result
+    said = capsys.readouterr().err
+    for part, before in zip(parts, whole, strict=True):
+        assert f"warning: {part} is damaged" in said
+        assert part.suffix == ".npz" or part.read_bytes() == before
+
+
+def test_a_part_of_other_questions_is_made_anew(report, world, capsys):
+    out, result = report
+    part = out / "parts" / "global" / "later.npz"
+    with np.load(part) as stored:
+        fewer = {name: stored[name][:-1] for name in stored}
+    np.savez_compressed(part, **fewer)
+    assert evaluate(world, out, OPTIONS, world=world) == result
+    assert "it must hold" in capsys.readouterr().err
+
+
+def test_parts_that_nobody_knows_are_not_used(report, world):
+    key = report[0] / "parts" / "key.json"
+    whole = key.read_bytes()
+    key.write_bytes(whole[:10])
+    with pytest.raises(PingError, match=r"key.json is damaged .* remove"):
+        evaluate(world, report[0], OPTIONS, world=world)
+    key.write_bytes(whole)
+
+
+# Kills itself when a second file is about to be moved to parts/prefixes: the first is whole by then.
+KILLED_IN_THE_MIDDLE = """
+import os, signal, sys
+moved = []
+def watch(event, arguments):
+    if event == "os.rename" and "/parts/prefixes/" in os.fspath(arguments[1]):
+        moved.append(arguments[1])
+        if len(moved) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(watch)
+from ping_llm.cli import main; main()
+"""
+
+
 @pytest.mark.slow
 def test_killed_and_run_again_it_gives_the_same_report(world, tmp_path):
     """SIGKILL leaves whole parts: the second run ends with the very bytes of an untroubled one."""
-    program = [
-        sys.executable,
-        "-c",
-        "from ping_llm.cli import main; main()",
-        "evaluate",
-        "--data",
-        str(world),
-    ]
-    words = ["--world", str(world), "--queries", "60", "--baselines", "global,prefixes,neighbours,pair last"]
+    program = [sys.executable, "-c", "from ping_llm.cli import main; main()"]
+    words = ["evaluate", "--data", str(world), "--world", str(world), "--queries", "60"]
+    words += ["--baselines", "global,prefixes,neighbours,pair last"]
     killed, untroubled = tmp_path / "killed", tmp_path / "untroubled"
-    with subprocess.Popen([*program, "--out", str(killed), *words], stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and not list(killed.glob("parts/prefixes/*.npz")):
-            time.sleep(0.005)
-        process.kill()
+    dying = [sys.executable, "-c", KILLED_IN_THE_MIDDLE, *words, "--out", str(killed)]
+    done = subprocess.run(dying, check=False, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(list(killed.glob("parts/prefixes/*.npz"))) == 1
     assert not (killed / "report.json").exists()
     for out in (killed, untroubled):
-        subprocess.run([*program, "--out", str(out), *words], check=True, capture_output=True)
+        subprocess.run([*program, *words, "--out", str(out)], check=True, capture_output=True)
     assert (killed / "report.json").read_bytes() == (untroubled / "report.json").read_bytes()
     assert (killed / "report.html").read_bytes() == (untroubled / "report.html").read_bytes()
-    assert not list(killed.rglob("*.tmp*"))
 
 
 def test_compare_and_evaluate_from_the_command_line(report, world, tmp_path):
@@ -131,7 +184,11 @@ def test_compare_and_evaluate_from_the_command_line(report, world, tmp_path):
     ]
     answer = runner.invoke(app, ["evaluate", *asked])
     assert answer.exit_code == 0, answer.output
-    assert "Bits per result" in answer.output
+    verdict = answer.output.index("No run was evaluated: these are the simple methods only.")
+    sentence = answer.output.index(
+        "For pairs seen in training, the best method is one histogram of all results"
+    )
+    assert verdict < sentence < answer.output.index("Bits per result (* best)")
     answer = runner.invoke(app, ["compare", str(out), str(tmp_path / "other"), "--metric", "bits", "--json"])
     assert answer.exit_code == 0, answer.output
     compared = json.loads(answer.output)
@@ -153,7 +210,7 @@ def test_a_model_is_one_more_method(world):
     asked = data.take(slice(-6, None))
     history = History(data)
     asking = Asking(size=3)
-    answers = ModelMethod(model, asking=asking).predict(asked.queries(), history)
+    answers = curves(model, asked.queries(), history, None, asking).distributions()
     questions = [question for (question,) in ways(asked.queries(), history, asking)]
     exact = model.rtt_scores(questions, asked.rtt, (0.25, 0.75))
     small = asked.rtt < 2000
@@ -167,7 +224,7 @@ def test_fields_add_up_in_every_order(world):
     config = ModelConfig(layers=1, width=32, heads=2, kv_heads=2, head_dim=16, mlp_width=64, max_length=128)
     model = Model(Engine(config, random_tensors(config)), rtt_encoding("compact"), {})
     asked = read_measurements(world).take(slice(0, 12))
-    bits = likelihood.by_order(model, asked)
+    bits = fields.by_order(model, asked)
     assert len(bits["with_time"]["by_order"]) == 24
     assert len(bits["without_time"]["by_order"]) == 6
     for part in bits["with_time"]["by_order"].values():
@@ -176,7 +233,7 @@ def test_fields_add_up_in_every_order(world):
     assert bits["with_time"]["any_order"] < min(p["total"] for p in bits["with_time"]["by_order"].values())
     # The same by hand for one measurement: src, dst, result.
     one = asked.take(slice(0, 1))
-    ids = likelihood._tokens(model, one, (Field.SRC, Field.DST, Field.RESULT))[0]
+    ids = fields._tokens(model, one, (Field.SRC, Field.DST, Field.RESULT))[0]
     logits = model.engine.logits(
         np.concatenate([[0], ids[:-1]])[None].astype(np.int32),
         np.arange(len(ids), dtype=np.int32)[None],
@@ -184,9 +241,9 @@ def test_fields_add_up_in_every_order(world):
     )[0].astype(np.float64)
     log2 = (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))) / np.log(2)
     expected = -log2[np.arange(len(ids)), ids].sum()
-    found = likelihood.by_order(model, one)["without_time"]["by_order"]["src dst result"]["total"]
+    found = fields.by_order(model, one)["without_time"]["by_order"]["src dst result"]["total"]
     assert found == pytest.approx(expected, rel=1e-4)
-    addresses = likelihood.address_bytes(model, asked)
+    addresses = fields.address_bytes(model, asked)
     for name, part in addresses.items():
         width = 4 if "IPv4" in name else 16
         assert len(part["byte_accuracy"]) == len(part["greedy_exact_match"]) == width
@@ -198,7 +255,7 @@ def test_exact_matches_are_those_of_the_listed_completions(world):
     model = Model(Engine(config, random_tensors(config)), rtt_encoding("compact"), {})
     data = read_measurements(world)
     asked = data.take(np.flatnonzero(is_ipv4(data.src))[:3])
-    found = completions.exact_matches(model, asked, 3, {4: (2, 3), 6: (8,)})
+    found = fields.exact_matches(model, asked, 3, {4: (2, 3), 6: (8,)})
     assert set(found) == {"src IPv4", "dst IPv4"}
     for part in found.values():
         assert part["questions"] == 3

@@ -9,9 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from ping_llm.errors import PingError
-from ping_llm.evaluate.columns import Columns
-from ping_llm.evaluate.history import History
-from ping_llm.evaluate.splits import KINDS, Novelty, SplitOptions, check, given, inner_split, split
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.history import History
+from ping_llm.splits.check import check_held_out
+from ping_llm.splits.holdout import KINDS, SplitOptions, given, inner_split, split
+from ping_llm.splits.novelty import Novelty
 
 
 def _address(number: np.ndarray, network: int) -> np.ndarray:
@@ -36,7 +38,7 @@ def make_columns(count: int, sources: int, destinations: int, seed: int = 0) -> 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_test_is_what_it_says(seed):
     splits = split(make_columns(4000, 40, 30, seed), SplitOptions(seed=seed))
-    proof = check(splits)
+    proof = check_held_out(splits)
     for name in ("later", "pairs"):
         assert proof["tests"][name]["measurements"] > 0
     train = {(s.tobytes(), d.tobytes()) for s, d in zip(splits.train.src, splits.train.dst, strict=True)}
@@ -58,11 +60,11 @@ def test_a_leak_is_found(kind):
     visible = splits.is_visible.copy()
     visible[leaked] = True
     with pytest.raises(PingError, match=f"{kind}.*leaks.*visible"):
-        check(replace(splits, is_visible=visible))
+        check_held_out(replace(splits, is_visible=visible))
     train = splits.is_train.copy()
     train[leaked] = True
     with pytest.raises(PingError, match="leaks"):
-        check(replace(splits, is_train=train))
+        check_held_out(replace(splits, is_train=train))
 
 
 def test_what_is_held_out_does_not_depend_on_order_or_size():

@@ -17,12 +17,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from atlas_results import ping
-from test_ingest_fuzz import SAMPLES, assert_good, block_of, check_file
+from atlas_results import TARGET, ping, reply, traceroute
+from hostile_inputs import SAMPLES, assert_good, block_of, check_file
 
 from ping_llm.ingest import atlas
-from ping_llm.ingest.columns import judge
+from ping_llm.ingest.columns import TRACEROUTE
 from ping_llm.ingest.options import IngestOptions
+from ping_llm.ingest.traceroutes import read_traceroutes
+from ping_llm.measurements.rules import judge
 
 TOKENS = [
     b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b" ", b"null", b"-1", b"0", b"1e5", b"1.5", b"-0.0",
@@ -36,6 +38,8 @@ RESULTS = [
     ping(result=[{"x": "*"}, {"dup": 1, "rtt": 1030.83}, {"rtt": 20.0, "ttl": 3}]),
     ping(src_addr="2001:db8::1", dst_addr="2a00::1", af=6),
     ping(result=[{"error": "sendto failed"}], sent=0),
+    traceroute([reply(1.0, "10.0.0.1")], [reply(2.0), {"x": "*"}, reply(None, late=2)], [reply(9.0, TARGET)]),
+    traceroute([reply(2.0, err="H"), reply(1.0, dup=True)], {"error": "connect failed"}),
 ]
 BATCH = 500
 
@@ -64,7 +68,9 @@ def mutate(noise, text, other):
 def check_results(noise, texts):
     batch = [mutate(noise, noise.choice(texts), noise.choice(texts)) for _ in range(BATCH)]
     options = IngestOptions(
-        noise.choice(("avg", "min", "max", "each")), noise.choice(("auto", "from", "src_addr"))
+        noise.choice(("avg", "min", "max", "each")),
+        noise.choice(("auto", "from", "src_addr")),
+        noise.choice(("off", "last", "hops")),
     )
     try:
         compare(batch, options)
@@ -79,7 +85,10 @@ def check_results(noise, texts):
 
 
 def compare(batch, options):
-    quick, careful = atlas.read_block(block_of(batch), options), atlas.read_carefully(batch, options)
+    read = atlas.read_block(block_of(batch), options)
+    quick, careful = read.columns, atlas.read_carefully(batch, options).columns
+    if read.traceroutes:
+        check_hops(list(read.traceroutes.values()), options)
     judge(quick)
     judge(careful)
     assert_good(quick)
@@ -87,6 +96,17 @@ def compare(batch, options):
         np.testing.assert_array_equal(
             getattr(quick, field.name), getattr(careful, field.name), err_msg=field.name
         )
+
+
+def check_hops(results, options):
+    """Each hop has a verdict, and each traceroute counts as its hops or once."""
+    block = read_traceroutes(results, options)
+    assert_good(block.columns)
+    assert not (block.columns.verdict >= TRACEROUTE).any()
+    rows = np.bincount(block.owners, minlength=len(results))
+    assert (rows > 0).all()
+    for result, count in zip(results, rows.tolist(), strict=True):
+        assert count == 1 or type(result["result"]) is str or count == len(result["result"])
 
 
 def check_container(noise, folder):

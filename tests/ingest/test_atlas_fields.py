@@ -7,19 +7,20 @@ import numpy as np
 import pytest
 from atlas_results import DESTINATION, PUBLIC_SOURCE, ping
 
-from ping_llm.addresses import unpack
 from ping_llm.ingest import atlas
-from ping_llm.ingest.columns import NOT_PING, REASONS, judge
+from ping_llm.ingest.columns import NOT_PING
 from ping_llm.ingest.options import IngestOptions
 from ping_llm.ingest.records import whole_block
+from ping_llm.measurements.addresses import unpack
+from ping_llm.measurements.rules import REASONS, judge
 
 
 def become(result, **options):
     """(verdict, columns) of one result, which must not depend on the way it is read."""
     text = result if isinstance(result, bytes) else json.dumps(result).encode()
     chosen = IngestOptions(**options)
-    columns = atlas.read_block(whole_block(text), chosen)
-    careful = atlas.read_carefully([text], chosen)
+    columns = atlas.read_block(whole_block(text), chosen).columns
+    careful = atlas.read_carefully([text], chosen).columns
     judge(columns)
     judge(careful)
     for field in fields(columns):

@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import random
+import tarfile
 import zipfile
 import zlib
 
@@ -14,9 +15,9 @@ import zstandard
 from atlas_results import ping, write_lines
 
 from ping_llm.ingest import reader
-from ping_llm.ingest.columns import ACCEPTED
 from ping_llm.ingest.options import IngestOptions
 from ping_llm.ingest.reader import InputFile
+from ping_llm.measurements.rules import ACCEPTED
 
 RESULTS = [ping(timestamp=1_600_000_000 + index, prb_id=index) for index in range(3_000)]
 LINES = write_lines(RESULTS)
@@ -38,6 +39,35 @@ def zipped(*contents, method=zipfile.ZIP_DEFLATED, stream=False):
     return file.getvalue()
 
 
+def tarred(*contents, form=tarfile.PAX_FORMAT, name="folder/{}.json", compression=""):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=f"w:{compression}", format=form) as archive:
+        folder = tarfile.TarInfo("folder")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+        for number, content in enumerate(contents):
+            member = tarfile.TarInfo(name.format(number))
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "folder/0.json"
+        archive.addfile(link)
+        extra = tarfile.TarInfo("folder/._0.json")
+        extra.size = 3
+        archive.addfile(extra, io.BytesIO(b"\0\5\x16"))
+    return file.getvalue()
+
+
+def oldest(archive):
+    """A tar archive of 1979: without the magic number, the checksum put right."""
+    blocks = [archive[start : start + 512] for start in range(0, len(archive), 512)]
+    for index, block in enumerate(blocks):
+        if block[257:262] == b"ustar":
+            block = block[:148] + b" " * 8 + block[156:257] + bytes(255)
+            blocks[index] = block[:148] + b"%06o\0 " % sum(block) + block[156:]
+    return b"".join(blocks)
+
+
 def read(tmp_path, data):
     path = tmp_path / "input"
     path.write_bytes(data)
@@ -54,6 +84,7 @@ def read(tmp_path, data):
 
 
 EVERYTHING = list(range(3_000))
+THIRDS = [write_lines(RESULTS[start : start + 1_000]) for start in (0, 1_000, 2_000)]
 
 WHOLE = {
     "lines": LINES,
@@ -80,6 +111,16 @@ WHOLE = {
     "zip, written to a pipe": zipped(ARRAY, stream=True),
     "gz in zip": zipped(gzip.compress(LINES)),
     "zip in gz": gzip.compress(zipped(LINES)),
+    "tar": tarred(LINES),
+    "tar.gz": tarred(LINES, compression="gz"),
+    "tar.xz of three": tarred(*THIRDS, compression="xz"),
+    "tar, ustar": tarred(*THIRDS, form=tarfile.USTAR_FORMAT),
+    "tar, GNU, long names": tarred(*THIRDS, form=tarfile.GNU_FORMAT, name="x" * 300 + "{}"),
+    "tar, pax, long names": tarred(*THIRDS, name="é" * 300 + "{}"),
+    "tar, oldest": oldest(tarred(*THIRDS, form=tarfile.USTAR_FORMAT)),
+    "gz in tar": tarred(*map(gzip.compress, THIRDS)),
+    "tar in zip": zipped(tarred(*THIRDS)),
+    "tars in a row": tarred(*THIRDS[:2]) + tarred(*THIRDS[2:]),
 }
 
 
@@ -101,6 +142,8 @@ NOISY = {
     "zip": zipped(NOISY_LINES),
     "gz in pieces": gzip.compress(NOISY_LINES, 1) * 2,
     "zip of two": zipped(NOISY_LINES, NOISY_LINES),
+    "tar": tarred(NOISY_LINES).rstrip(b"\0"),
+    "tar of two": tarred(NOISY_LINES, NOISY_LINES),
     "array": json.dumps(NOISY_RESULTS).encode(),
     "lines": NOISY_LINES,
 }
@@ -131,6 +174,57 @@ def test_damaged_files_keep_what_was_before(name, tmp_path):
     probes, _, trouble = read(tmp_path, bytes(data))
     assert len(trouble) >= 1
     assert probes[:1_000] == EVERYTHING[: len(probes)][:1_000]
+
+
+def test_a_member_of_a_tar_is_named(tmp_path):
+    _, rejected, _ = read(tmp_path, tarred(b"rubbish\n", LINES))
+    assert [reject.stream for reject in rejected] == [f"{tmp_path}/input/folder/0.json"]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_damaged_tar_header_is_said(place, tmp_path):
+    archive = bytearray(tarred(LINES[: LINES.index(b"\n") + 1], LINES))
+    headers = [
+        start for start in range(0, len(archive), 512) if archive[start + 257 : start + 262] == b"ustar"
+    ]
+    archive[headers[place * 2] + 10] ^= 1
+    probes, rejected, trouble = read(tmp_path, bytes(archive))
+    assert (probes, rejected) == ([[], [0]][place], [])
+    assert trouble == [
+        f"{tmp_path}/input: the tar archive is corrupt at byte {headers[place * 2]:,}; "
+        "what was whole before it is kept"
+    ]
+
+
+def test_a_tar_cut_between_its_members_is_said(tmp_path):
+    archive = tarred(*THIRDS)
+    cut = next(
+        start for start in range(2_048, len(archive), 512) if archive[start + 257 : start + 262] == b"ustar"
+    )
+    probes, rejected, trouble = read(tmp_path, archive[:cut])
+    assert (probes, rejected) == (EVERYTHING[:1_000], [])
+    assert trouble == [
+        f"{tmp_path}/input: the tar archive ends early at byte {cut:,}; what was whole before it is kept"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"7z\xbc\xaf\x27\x1c\0\4", "a 7z archive"),
+        (b"\x04\x22\x4d\x18rest", "lz4 data"),
+        (b"\x89PNG\r\n\x1a\n", "a picture"),
+        ("\ufeff{}".encode("utf-16-le"), "UTF-16 text"),
+        (b"<!DOCTYPE html><html>", "HTML"),
+        (b"ARROW1\0\0rest", "an Arrow or Feather file"),
+    ],
+)
+def test_formats_that_are_not_read_are_refused_by_name(data, what, tmp_path):
+    for wrap in (bytes, gzip.compress, lambda inner: zipped(inner)):
+        probes, rejected, trouble = read(tmp_path, wrap(data))
+        assert (probes, rejected) == ([], [])
+        assert len(trouble) == 1
+        assert f" is not read: it is {what}" in trouble[0]
 
 
 def test_rubbish_is_rejected_line_by_line(tmp_path):

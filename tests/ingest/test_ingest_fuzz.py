@@ -3,44 +3,23 @@
 The finds of longer runs are below, as examples.
 """
 
-import bz2
-import gzip
-import io
 import json
-import lzma
-import zipfile
 from dataclasses import fields
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-import zstandard
-from atlas_results import ping, write_lines
+from atlas_results import ping
+from hostile_inputs import SAMPLES, assert_good, block_of, check_file, json_values
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ping_llm.ingest import atlas, records
-from ping_llm.ingest.columns import ACCEPTED, NOT_PING, judge
 from ping_llm.ingest.options import IngestOptions
 from ping_llm.ingest.reader import InputFile
-from ping_llm.ingest.records import Block
-from ping_llm.ingest.streams import Chunks, Trouble
-from ping_llm.schema import END_TIME_US, MAX_RTT_MS
+from ping_llm.ingest.records import Chunks, Trouble
+from ping_llm.measurements.rules import judge
 
 few = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.sampled_from(
-        ["", "ping", "192.0.2.1", "100.0.0.1", "2001:db8::1", "7", "-1", "1e3", "*", "NaN", "é", "\x00"]
-    )
-    | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
-    max_leaves=6,
-)
 packets = st.lists(
     st.dictionaries(
         st.sampled_from(["rtt", "x", "error", "dup", "late", "ttl", "srcaddr", "y"]), json_values, max_size=3
@@ -65,28 +44,6 @@ results = st.builds(
 )
 
 
-def block_of(texts):
-    lengths = np.array([len(text) for text in texts], np.int64)
-    ends = np.cumsum(lengths)
-    return Block(b"".join(texts), ends - lengths, ends, np.arange(1, len(texts) + 1))
-
-
-def assert_good(columns):
-    """What is accepted obeys the rules of the table."""
-    good = columns.verdict == ACCEPTED
-    assert ((columns.time_us[good] >= 0) & (columns.time_us[good] < END_TIME_US)).all()
-    rtt = columns.rtt[good]
-    assert ((rtt == -1.0) | ((rtt >= 0) & (rtt <= MAX_RTT_MS))).all()
-    assert (columns.size[good] <= 65_535).all()
-    for name in ("msm_id", "size", "packet_error_count", "probe_id"):
-        assert (getattr(columns, name)[good] >= -1).all()
-    if columns.packets is not None:
-        counts = np.diff(columns.packet_offsets)
-        assert (counts[good] > 0).all()
-        owners = np.repeat(good, counts)
-        assert ((columns.packets[owners] == -1) | (columns.packets[owners] >= 0)).all()
-
-
 @few
 @given(
     st.lists(results | json_values, min_size=1, max_size=5),
@@ -101,8 +58,8 @@ def assert_good(columns):
 def test_any_json_has_a_verdict(values, rtt, source):
     texts = [json.dumps(value).encode() for value in values]
     options = IngestOptions(rtt=rtt, source=source)
-    columns = atlas.read_block(block_of(texts), options)
-    careful = atlas.read_carefully(texts, options)
+    columns = atlas.read_block(block_of(texts), options).columns
+    careful = atlas.read_carefully(texts, options).columns
     judge(columns)
     judge(careful)
     assert_good(columns)
@@ -119,27 +76,6 @@ def mutated(draw_data, data):
     return bytes(data)
 
 
-LINES = write_lines([ping(timestamp=index, result=[{"rtt": 1.25}, {"x": "*"}]) for index in range(20)])
-
-
-def container_samples():
-    zipped = io.BytesIO()
-    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.json", LINES)
-        archive.writestr("b.json", LINES)
-    parquet = io.BytesIO()
-    columns = {"time": [1, 2], "src": ["192.0.2.1"] * 2, "dst": ["192.0.2.2"] * 2, "rtt": [1.0, 2.0]}
-    pq.write_table(pa.table(columns), parquet)
-    csv = b"time,src,dst,rtt\n" + b'5,192.0.2.1,192.0.2.2,7\n"6",192.0.2.1,192.0.2.2,"8"\n' * 5
-    array = json.dumps([ping(timestamp=index) for index in range(20)]).encode()
-    return [
-        LINES, array, json.dumps([ping()], indent=1).encode(), csv, parquet.getvalue(), zipped.getvalue(),
-        gzip.compress(LINES, mtime=0), bz2.compress(LINES), lzma.compress(LINES), zstandard.compress(LINES),
-        gzip.compress(csv, mtime=0), b"",
-    ]  # fmt: skip
-
-
-SAMPLES = container_samples()
 changes = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=6)
 
 
@@ -155,15 +91,15 @@ def test_any_bytes_are_accounted_for(tmp_path_factory, which, edits, cut, tail):
     check_file(path, folder)
 
 
-def check_file(path, folder):
-    for options in (IngestOptions(), IngestOptions(rtt="each")):
-        file = InputFile(str(path), options, spool=folder)
-        for block in file:
-            verdict = block.columns.verdict
-            rejected = int(((verdict != ACCEPTED) & (verdict != NOT_PING)).sum()) + block.apart
-            assert len(block.rejected) == rejected
-            assert_good(block.columns)
-        assert file.bytes == path.stat().st_size
+def test_parquet_with_a_column_name_that_is_no_text(tmp_path):
+    path = tmp_path / "input"
+    sample = next(sample for sample in SAMPLES if sample.startswith(b"PAR1"))
+    for name in (b"time", b"rtt"):
+        path.write_bytes(sample.replace(name, name[:1] + b"\xe3" + name[2:]))
+        check_file(path, tmp_path)
+        file = InputFile(str(path), IngestOptions())
+        assert list(file) == []
+        assert len(file.trouble.sentences) == 1
 
 
 @few

@@ -9,20 +9,14 @@ from pathlib import Path
 
 import pytest
 from atlas_results import ping, write_lines
+from ingest_program import program, tree
 
 from ping_llm.errors import UsageError
 from ping_llm.ingest import read_measurements
 from ping_llm.ingest import run as ingest_run
+from ping_llm.ingest import workers as ingest_workers
 from ping_llm.ingest.run import ingest
-from ping_llm.schema import MEASUREMENTS
-
-
-def tree(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+from ping_llm.measurements.schema import MEASUREMENTS
 
 
 def write_inputs(folder, files=4, results=2_000):
@@ -37,16 +31,11 @@ def write_inputs(folder, files=4, results=2_000):
     return [str(folder)]
 
 
-def program(*arguments, **options):
-    command = [sys.executable, "-c", "from ping_llm.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, check=False, **options)
-
-
 def test_the_bytes_do_not_depend_on_workers_or_order(tmp_path, monkeypatch):
     inputs = write_inputs(tmp_path / "in")
     report = ingest(inputs, tmp_path / "one", workers=1)
-    monkeypatch.setattr("ping_llm.ingest.workers._WORTH_WORKERS_BYTES", 0)
-    monkeypatch.setattr("ping_llm.ingest.groups._MIN_SORT_ROWS", 500)
+    monkeypatch.setattr(ingest_workers, "_WORTH_WORKERS_BYTES", 0)
+    monkeypatch.setattr(ingest_workers, "_MIN_SORT_ROWS", 500)
     files = sorted(map(str, (tmp_path / "in").iterdir()), reverse=True)
     ingest(files, tmp_path / "two", workers=2)
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
@@ -86,7 +75,8 @@ def test_an_interrupted_run_continues_with_the_files_that_are_missing(tmp_path, 
 
 
 WORKERS_FOR_ANY_WORK = (
-    "import ping_llm.ingest.workers as w; w._WORTH_WORKERS_BYTES = 0; from ping_llm.cli import main; main()"
+    "from ping_llm.ingest import workers as w; w._WORTH_WORKERS_BYTES = 0\n"
+    "from ping_llm.cli import main; main()"
 )
 
 

@@ -9,7 +9,7 @@ from atlas_results import ping, write_lines
 
 from ping_llm.ingest.options import IngestOptions
 from ping_llm.ingest.run import ingest
-from ping_llm.schema import MEASUREMENTS
+from ping_llm.measurements.schema import MEASUREMENTS
 
 
 def tree(folder: Path) -> dict[str, bytes]:

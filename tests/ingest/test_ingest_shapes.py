@@ -16,12 +16,12 @@ import numpy as np
 import orjson
 import pytest
 
-from ping_llm.addresses import unpack
 from ping_llm.ingest import atlas
-from ping_llm.ingest.columns import ACCEPTED, REASONS, judge
 from ping_llm.ingest.options import IngestOptions
 from ping_llm.ingest.reader import InputFile
 from ping_llm.ingest.records import Block
+from ping_llm.measurements.addresses import unpack
+from ping_llm.measurements.rules import ACCEPTED, REASONS, judge
 
 ROOT = Path(__file__).parents[2]
 ATLAS = ROOT / "../shared/data/atlas"
@@ -52,7 +52,7 @@ def shapes():
     texts = SHAPES.read_bytes().splitlines()
     columns = {}
     for rtt in ("avg", "min", "max"):
-        columns[rtt] = atlas.read_block(block_of(texts), IngestOptions(rtt=rtt))
+        columns[rtt] = atlas.read_block(block_of(texts), IngestOptions(rtt=rtt)).columns
         judge(columns[rtt])
     return texts, columns
 
@@ -103,8 +103,8 @@ def test_the_shapes_file_by_the_reader():
 def test_the_quick_way_and_the_careful_way_agree(name, rtt):
     texts = real_texts(name)[:20_000]
     options = IngestOptions(rtt=rtt)
-    quick = atlas.read_block(block_of(texts), options)
-    careful = atlas.read_carefully(texts, options)
+    quick = atlas.read_block(block_of(texts), options).columns
+    careful = atlas.read_carefully(texts, options).columns
     assert_same_columns(quick, careful)
 
 

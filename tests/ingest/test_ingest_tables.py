@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ping_llm.addresses import pack, unpack
 from ping_llm.ingest import arrays, tables
-from ping_llm.ingest.columns import ACCEPTED, BAD, GIVEN, MISSING, REASONS
 from ping_llm.ingest.options import IngestOptions
 from ping_llm.ingest.reader import InputFile
+from ping_llm.measurements.addresses import pack, unpack
+from ping_llm.measurements.rules import ACCEPTED, BAD, GIVEN, MISSING, REASONS
 
 NOON_US = 1_577_880_000_000_000  # 2020-01-01T12:00Z
 

@@ -1,8 +1,6 @@
 """Building rows: every engine the same bytes, nothing lost, nothing mixed."""
 
-import hashlib
 import json
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,94 +8,26 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rows_data import measurements, write_measurements
+from rows_data import edge_table, folder_bytes, measurements, write_measurements
 
 from ping_llm.errors import PingError, UsageError
-from ping_llm.rows import external, keys, plan, sorting, steps
+from ping_llm.measurements.rules import RULES
+from ping_llm.rows import build as build_module
+from ping_llm.rows import plan, sortable, sorting
 from ping_llm.rows.build import RowOptions, RunOptions, build, run_step
-from ping_llm.rows.sortable import RULES, WORDS
+from ping_llm.rows.sortable import WORDS
 from ping_llm.rows.store import RowStore
-
-
-def folder_bytes(folder: Path) -> dict[str, str]:
-    """Every file below a folder, by its digest."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.fixture
 def small_parts(monkeypatch):
     """Several parts and slices from small data."""
-    monkeypatch.setattr(keys, "SMALL_PART_MEASUREMENTS", 1500)
+    monkeypatch.setattr(plan, "SMALL_PART_MEASUREMENTS", 1500)
     monkeypatch.setattr(plan, "_MIN_SLICE", 700)
     monkeypatch.setattr(plan, "_BUCKET_MEASUREMENTS", 400)
 
 
 REFERENCE = RunOptions(engine="reference")
-EDGES = {
-    "event_time": [None, -1, 0, 1, 4_102_444_800_000_000 - 1, 4_102_444_800_000_000, 5_000_000],
-    "src_addr": [
-        None,
-        "",
-        "nonsense",
-        "1.2.3.4",
-        "::ffff:1.2.3.4",
-        "2001:DB8::1",
-        "2001:db8:0::1",
-        "1.2.3.4.5",
-    ],
-    "dst_addr": [None, "", "fe80::1%eth0", "8.8.8.8", "2001:4860:4860::8888", "::1"],
-    "ip_version": [None, 4, 6, 5],
-    "rtt": [
-        None,
-        -1.0,
-        0.0,
-        -0.0,
-        0.001,
-        302281.66,
-        3_600_000.0,
-        3_600_000.1,
-        float("nan"),
-        float("inf"),
-        -2.0,
-    ],
-    "msm_id": [None, 0, -1, -2, 2**63 - 1],
-    "size": [None, 0, 65_535, 65_536],
-    "packet_error_count": [None, 0, 2**31 - 1, 2**31],
-    "probe_id": [None, 0, 7],
-}
-KINDS = {
-    "event_time": pa.timestamp("us", tz="UTC"),
-    "src_addr": pa.string(),
-    "dst_addr": pa.string(),
-    "ip_version": pa.uint8(),
-    "rtt": pa.float64(),
-}
-
-
-def edge_table(seed: int, count: int, columns=tuple(EDGES)) -> pa.Table:
-    """Measurements of edge cases, mostly the valid ones so that some survive."""
-    rng = np.random.default_rng(seed)
-    common = {
-        "event_time": 5_000_000,
-        "src_addr": "1.2.3.4",
-        "dst_addr": "8.8.8.8",
-        "ip_version": 4,
-        "rtt": 1.5,
-    }
-    chosen = {
-        name: [
-            common[name]
-            if name in common and rng.random() < 0.8
-            else EDGES[name][rng.integers(len(EDGES[name]))]
-            for _ in range(count)
-        ]
-        for name in columns
-    }
-    return pa.table({name: pa.array(values, KINDS.get(name, pa.int64())) for name, values in chosen.items()})
 
 
 @given(st.integers(0, 2**32), st.integers(0, 60), st.sampled_from(["src_addr", "probe_id"]))
@@ -150,8 +80,8 @@ def test_the_same_bytes_however_it_runs(tmp_path, small_parts, monkeypatch, grou
     assert [found[name] for name in names] == [wanted[name] for name in names]
 
     # Sorted outside memory, in many runs.
-    monkeypatch.setattr(steps, "block_limit", lambda memory_bytes: 170)
-    monkeypatch.setattr(external, "_GATHERED", 64)
+    monkeypatch.setattr(build_module, "block_limit", lambda memory_bytes: 170)
+    monkeypatch.setattr(sorting, "_GATHERED", 64)
     build([tmp_path / "one"], tmp_path / "d", options)
     assert folder_bytes(tmp_path / "d") == wanted
 
@@ -300,7 +230,7 @@ def test_sort_order_is_the_order_of_the_words(seed, count, by_probe):
     rng = np.random.default_rng(seed)
     words = rng.integers(0, 3, (count, WORDS)).astype(np.uint64)
     found = words[sorting.sort_order(words, by_probe)]
-    hashes = np.array([keys.hash_key(words, row, by_probe) for row in range(count)], np.uint64)
+    hashes = np.array([sortable.hash_key(words, row, by_probe) for row in range(count)], np.uint64)
     columns = [words[:, word] for word in range(WORDS)]
     if by_probe:
         columns.insert(0, words[:, 7])
@@ -315,3 +245,52 @@ def test_options_that_cannot_work():
     for wrong in ({"memory_limit": "lots"}, {"memory_limit": "1MB"}, {"engine": "abacus"}, {"workers": -1}):
         with pytest.raises(UsageError):
             RunOptions(**wrong)
+
+
+def cut_one_byte(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+DAMAGE = {
+    "all shards are gone": lambda out: [path.unlink() for path in out.rglob("*.arrayrecord")],
+    "one shard is gone": lambda out: next(out.rglob("*.arrayrecord")).unlink(),
+    "a shard is cut": lambda out: cut_one_byte(next(out.rglob("*.arrayrecord"))),
+    "a shard is empty": lambda out: next(out.rglob("*.arrayrecord")).write_bytes(b""),
+    "the index is gone": lambda out: next(out.rglob("index.bin")).unlink(),
+    "the index is cut": lambda out: cut_one_byte(next(out.rglob("index.bin"))),
+    "a manifest is gone": lambda out: max(out.rglob("manifest.json")).unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_done_means_that_the_files_are_there(damage, tmp_path):
+    write_measurements(tmp_path / "in.parquet", 300)
+    options, out = RowOptions(split="probe:0.7,0.3"), tmp_path / "out"
+    build([tmp_path / "in.parquet"], out, options)
+    wanted = folder_bytes(out)
+    DAMAGE[damage](out)
+    build([tmp_path / "in.parquet"], out, options)
+    assert folder_bytes(out) == wanted
+
+
+def test_damaged_rows_without_splits_are_built_again_beside_nothing_else(tmp_path):
+    write_measurements(tmp_path / "in.parquet", 300)
+    out = tmp_path / "out"
+    build([tmp_path / "in.parquet"], out)
+    wanted = folder_bytes(out)
+    next(out.glob("*.arrayrecord")).unlink()
+    (out / "rows-00077-of-00099.arrayrecord").write_text("mine")
+    with pytest.raises(UsageError, match="holds other files"):
+        build([tmp_path / "in.parquet"], out)
+    assert (out / "rows-00077-of-00099.arrayrecord").read_text() == "mine"
+    (out / "rows-00077-of-00099.arrayrecord").unlink()
+    build([tmp_path / "in.parquet"], out)
+    assert folder_bytes(out) == wanted
+
+
+def test_a_manifest_that_is_not_one_is_said(tmp_path):
+    write_measurements(tmp_path / "in.parquet", 10)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_text("{")
+    with pytest.raises(UsageError, match=r"manifest\.json cannot be read"):
+        build([tmp_path / "in.parquet"], tmp_path / "out")

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ping_llm.rows import keys
+from ping_llm.rows import plan, sortable
 from ping_llm.rows.build import build
 from ping_llm.rows.store import RowStore
 
@@ -48,10 +48,10 @@ def test_golden_hashes():
     golden = json.loads(GOLDEN.read_text())["hashes"]
     for text, wanted in golden.items():
         packed = np.frombuffer(bytes.fromhex(text), ">u8").astype(np.uint64)
-        assert f"{int(keys.hash_source(packed[0], packed[1])):016x}" == wanted
+        assert f"{int(sortable.hash_source(packed[0], packed[1])):016x}" == wanted
 
 
 def test_golden_layout():
     """Parts as a function of the input's size."""
     golden = json.loads(GOLDEN.read_text())["parts"]
-    assert {str(rows): keys.parts_for(int(rows)) for rows in golden} == golden
+    assert {str(rows): plan.parts_for(int(rows)) for rows in golden} == golden

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from rows_data import write_measurements
+from rows_data import folder_bytes, write_measurements
 from slurm_cluster import slurm  # noqa: F401
-from test_rows_build import folder_bytes
 
 from ping_llm.rows.build import build
 

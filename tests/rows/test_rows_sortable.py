@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ping_llm import addresses
+from ping_llm.measurements import addresses
 from ping_llm.rows import sortable
 
 TEXTS = st.one_of(

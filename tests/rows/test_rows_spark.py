@@ -5,17 +5,16 @@ import shutil
 import sys
 
 import pytest
-from test_rows_build import edge_table, folder_bytes
 
 pytest.importorskip("pyspark", reason="the spark extra is not installed")
 if shutil.which("java") is None:
     pytest.skip("Spark needs Java 17, and there is no java", allow_module_level=True)
 
 import pyarrow.parquet as pq
-from rows_data import write_measurements
+from rows_data import edge_table, folder_bytes, write_measurements
 
 from ping_llm.errors import PingError
-from ping_llm.rows import keys, plan
+from ping_llm.rows import plan
 from ping_llm.rows.build import RowOptions, RunOptions, build
 
 SPARK = RunOptions(engine="spark", spark_master="local-cluster[2,1,2048]", memory_limit="1GB")
@@ -69,4 +68,4 @@ def test_a_failure_on_a_worker_is_a_sentence(session, tmp_path):
     with pytest.raises(PingError, match=r"Spark failed: .*in.parquet"):
         build([tmp_path / "in.parquet"], tmp_path / "out", run=SPARK)
     assert not (tmp_path / "out" / "manifest.json").exists()
-    assert keys.parts_for(500) == 1
+    assert plan.parts_for(500) == 1

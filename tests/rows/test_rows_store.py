@@ -1,20 +1,25 @@
 """Reading rows back: order, threads, errors."""
 
 import dataclasses
+import gc
+import json
 import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
-from rows_data import write_measurements
+from rows_data import measurements, write_measurements
 
 from ping_llm.errors import PingError
-from ping_llm.rows import codec, keys, places
+from ping_llm.rows import codec, plan
+from ping_llm.rows import store as store_module
 from ping_llm.rows.build import build
-from ping_llm.rows.index import write_index
+from ping_llm.rows.manifest import write_index
 from ping_llm.rows.store import RowStore
 
 
@@ -24,7 +29,7 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("store")
     write_measurements(place / "in.parquet", 5000, sources=200)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keys, "SMALL_PART_MEASUREMENTS", 1000)
+        patch.setattr(plan, "SMALL_PART_MEASUREMENTS", 1000)
         build([place / "in.parquet"], place / "rows")
     return place / "rows"
 
@@ -55,9 +60,25 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def test_files_are_closed_with_the_store(folder):
+    before = open_files()
+    store = RowStore(folder)
+    store.read(np.arange(len(store)))
+    assert open_files() >= before + 5
+    del store
+    assert open_files() == before
+
+
+def test_a_store_that_cannot_be_made_has_nothing_to_close(folder):
+    """Whatever is raised while it goes is a warning, and so an error here."""
+    with pytest.raises(ValueError, match="negative"):
+        store_module.ShardPositions([folder / "absent"], [0], [-64], np.zeros(0, np.int32))
+    gc.collect()
+
+
 def test_more_shards_than_may_stay_open(folder, monkeypatch):
     """A call needs all five shards and two may stay open; threads read while others close."""
-    monkeypatch.setattr(places, "_MAX_OPEN", 2)
+    monkeypatch.setattr(store_module, "_MAX_OPEN", 2)
     store, free = RowStore(folder), RowStore(folder)
     plans = [np.random.default_rng(seed).permutation(len(store))[:50] for seed in range(40)]
     before = open_files()
@@ -122,24 +143,28 @@ def test_a_flipped_bit_is_named(damaged):
     assert len(store.read([10, 11, 13])) == 3
 
 
-def test_a_truncated_shard_is_named(damaged):
+def test_a_truncated_shard_is_named(damaged, tmp_path):
     def cut(data, store):
         return data[: data.index(store.read_records([12])[0][600:700])]
 
-    store = damaged(cut)
+    with pytest.raises(PingError, match=r"00000-of-00005.arrayrecord has [\d,]+ bytes, the manifest says"):
+        damaged(cut)
+    store = RowStore(tmp_path / "rows", check=False)
     with pytest.raises(PingError, match=NAMED + "the file ends before it"):
         store.read([10, 11, 12, 13])
     assert len(store.read([10, 11])) == 2
 
 
-def test_rows_of_another_length_are_named(damaged, folder):
+def test_rows_of_another_length_are_named(damaged, folder, tmp_path):
     """The records of a shard that is whole but not this one."""
 
     def other(data, store):
         return (folder / store.manifest["shards"][1]["file"]).read_bytes()
 
+    with pytest.raises(PingError, match="bytes, the manifest says"):
+        damaged(other)
     with pytest.raises(PingError, match="is malformed: it is not of the length that the index says"):
-        damaged(other).read(range(20))
+        RowStore(tmp_path / "rows", check=False).read(range(20))
 
 
 def test_an_index_that_promises_too_much_is_refused(damaged, tmp_path):
@@ -151,8 +176,10 @@ def test_an_index_that_promises_too_much_is_refused(damaged, tmp_path):
         counts[12] = wrong
         changed = dataclasses.replace(index, counts=counts)
         write_index(tmp_path / "rows" / "index.bin", [changed])
+        with pytest.raises(PingError, match=r"index.bin is damaged \(its checksum differs"):
+            RowStore(tmp_path / "rows")
         with pytest.raises(PingError, match="the index says more of"):
-            RowStore(tmp_path / "rows").read([12])
+            RowStore(tmp_path / "rows", check=False).read([12])
 
 
 def test_a_missing_shard_is_named(damaged, tmp_path):
@@ -160,6 +187,63 @@ def test_a_missing_shard_is_named(damaged, tmp_path):
     (tmp_path / "rows" / store.manifest["shards"][0]["file"]).unlink()
     with pytest.raises(PingError, match=r"cannot read .*rows-00000-of-00005.arrayrecord: No such file"):
         RowStore(tmp_path / "rows").read([0])
+
+
+def test_a_flipped_bit_of_index_or_manifest_is_refused(damaged, tmp_path):
+    """Training would go on with other rows under the same fingerprint."""
+    damaged(lambda data, store: data)
+    rng = np.random.default_rng(0)
+    for name in ("index.bin", "manifest.json"):
+        path = tmp_path / "rows" / name
+        whole = path.read_bytes()
+        for where in rng.integers(0, len(whole), 40).tolist():
+            changed = bytearray(whole)
+            changed[where] ^= 1 << rng.integers(8)
+            path.write_bytes(changed)
+            if name == "manifest.json" and _same_json(changed, whole):
+                continue
+            with pytest.raises(PingError, match=name.replace(".", r"\.")):
+                RowStore(tmp_path / "rows")
+        path.write_bytes(whole)
+    RowStore(tmp_path / "rows")
+
+
+def _same_json(one, other) -> bool:
+    try:
+        return json.loads(one) == json.loads(other)
+    except ValueError:
+        return False
+
+
+def test_a_folder_without_a_manifest_checksum_is_read(damaged, tmp_path):
+    """As the first builds wrote them."""
+    store = damaged(lambda data, store: data)
+    old = {key: value for key, value in store.manifest.items() if key != "checksum"}
+    (tmp_path / "rows" / "manifest.json").write_text(json.dumps(old))
+    assert RowStore(tmp_path / "rows").read([3]).equals(store.read([3]))
+
+
+@pytest.mark.parametrize(
+    ("column", "says"), [("src_addr", "its source differs"), ("event_time", "its first time differs")]
+)
+def test_a_shard_of_another_folder_is_noticed(tmp_path, column, says):
+    """Of the same size and with the same counts, so that only its content tells."""
+    table = measurements(300, sources=1, seed=1)
+    folders = []
+    for name in ("one", "other"):
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+        build([tmp_path / f"{name}.parquet"], tmp_path / name)
+        folders.append(RowStore(tmp_path / name))
+        at = table.schema.get_field_index(column)
+        moved = ["2001:db8::1" if ":" in text else "192.0.2.1" for text in table["src_addr"].to_pylist()]
+        later = pa.array(table["event_time"].cast("int64").to_numpy() + 1_000_000).cast(table.field(0).type)
+        table = table.set_column(at, column, pa.array(moved) if column == "src_addr" else later)
+    one, other = (folder.path / folder.manifest["shards"][0]["file"] for folder in folders)
+    assert one.stat().st_size == other.stat().st_size
+    assert one.read_bytes() != other.read_bytes()
+    shutil.copy(other, one)
+    with pytest.raises(PingError, match=f"row 0 in .* is malformed: {says} from the index"):
+        RowStore(tmp_path / "one").read([0])
 
 
 def test_records_are_what_arrow_reads(folder):

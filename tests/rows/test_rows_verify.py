@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 from ping_llm.cli import app
 from ping_llm.errors import PingError
 from ping_llm.files import write_json
-from ping_llm.rows import codec, inspect, keys
+from ping_llm.rows import codec, inspect, plan
 from ping_llm.rows.build import RowOptions, build
-from ping_llm.rows.index import write_index
-from ping_llm.rows.manifest import file_sha256, fingerprint, load_manifest, sealed
+from ping_llm.rows.manifest import file_sha256, fingerprint, load_manifest, sealed, write_index
 from ping_llm.rows.shard import WRITER_OPTIONS
 from ping_llm.rows.store import RowStore
 from ping_llm.rows.verify import verify
@@ -26,14 +25,14 @@ def good(tmp_path_factory):
     place = tmp_path_factory.mktemp("verify")
     write_measurements(place / "in.parquet", 2500, sources=80)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keys, "SMALL_PART_MEASUREMENTS", 1000)
+        patch.setattr(plan, "SMALL_PART_MEASUREMENTS", 1000)
         build([place / "in.parquet"], place / "rows")
     return place / "rows"
 
 
 @pytest.fixture(autouse=True)
 def _parts(monkeypatch):
-    monkeypatch.setattr(keys, "SMALL_PART_MEASUREMENTS", 1000)
+    monkeypatch.setattr(plan, "SMALL_PART_MEASUREMENTS", 1000)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from ping_llm import addresses, schema
 from ping_llm.errors import PingError, UsageError
+from ping_llm.measurements import addresses, schema
 from ping_llm.simulate import World, WorldOptions, simulate
 from ping_llm.simulate.topology import allocate
 

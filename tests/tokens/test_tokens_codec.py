@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from token_strategies import ENCODINGS, contexts, encodings, packed_addresses, random_context, rtts
 
-from ping_llm.addresses import Prefix, pack_one, parse_prefix
-from ping_llm.schema import Measurement
+from ping_llm.measurements.addresses import Prefix, pack_one, parse_prefix
+from ping_llm.measurements.schema import Measurement
 from ping_llm.tokens import codec, reference, vocab
 from ping_llm.tokens.columns import StatementColumns, columns_of, encode_columns
 from ping_llm.tokens.rtt import rtt_encoding
@@ -57,7 +57,7 @@ def test_building_blocks_agree_with_the_reference(packed, known, seconds, previo
     for dtype in (np.int32, np.uint16):
         out = np.zeros(80, dtype)
         end = codec.put_address(out, 5, 2, 3, row, known)
-        assert out[5:end].tolist() == reference.encode_address(2, 3, cut(address, known))
+        assert out[5:end].tolist() == reference.encode_address(Field.SRC, cut(address, known))
         assert codec.address_length(row, known) == end - 5
         end = codec.put_time(out, 0, seconds, previous)
         assert out[:end].tolist() == reference.encode_time(seconds, previous if previous >= 0 else None)
@@ -100,7 +100,7 @@ def test_a_delta_is_to_the_last_stated_time():
 def test_mapped_addresses_are_ipv4():
     packed = pack_one("::ffff:192.0.2.1")
     expected = [vocab.SRC_IPV4, 16 + 192, 16, 16 + 2, 16 + 1]
-    assert reference.encode_address(vocab.SRC_IPV4, vocab.SRC_IPV6, whole(packed)) == expected
+    assert reference.encode_address(Field.SRC, whole(packed)) == expected
     out = np.zeros(20, np.int32)
     end = codec.put_address(out, 0, vocab.SRC_IPV4, vocab.SRC_IPV6, np.frombuffer(packed, np.uint8), 0)
     assert out[:end].tolist() == expected
@@ -169,9 +169,9 @@ def test_prefixes_are_whole_bytes_of_the_address():
             cut(PLAIN.src, known)
         with pytest.raises(ValueError, match="known_bytes"):
             codec.put_address(np.zeros(20, np.int32), 0, 2, 3, row, known)
-    with pytest.raises(EncodeError, match="not cut at a byte"):
+    with pytest.raises(EncodeError, match="must end at a byte"):
         reference.encode([replace(PLAIN, dst=parse_prefix("192.0.0.0/20"))])
-    with pytest.raises(EncodeError, match="not cut at a byte"):
+    with pytest.raises(EncodeError, match="must end at a byte"):
         reference.encode([replace(PLAIN, dst=Prefix(pack_one("0.0.0.0"), 96))])
     columns = StatementColumns.from_contexts([[PLAIN]])
     columns.dst_known[0] = 4

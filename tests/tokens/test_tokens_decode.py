@@ -6,15 +6,15 @@ from itertools import chain
 
 import numpy as np
 import pytest
+from compiled_decoder import decode_columns
 from hypothesis import given
 from hypothesis import strategies as st
 from token_strategies import ENCODINGS, contexts, encodings, random_context
 
-from ping_llm.addresses import parse_prefix
+from ping_llm.measurements.addresses import parse_prefix
 from ping_llm.tokens import reference
 from ping_llm.tokens.columns import NO_FIELD, NOT_STATED, StatementColumns
-from ping_llm.tokens.decoder import decode_columns
-from ping_llm.tokens.problems import DecodeError, Problem
+from ping_llm.tokens.reference import DecodeError, Problem
 from ping_llm.tokens.rtt import rtt_encoding
 from ping_llm.tokens.statement import Statement
 from ping_llm.tokens.vocab import BYTE0, ROLE_NAMES, VOCABULARY_SIZE, Field

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled_decoder import decode_columns
 
-from ping_llm.addresses import parse_prefix
+from ping_llm.measurements.addresses import parse_prefix
 from ping_llm.tokens import codec, reference
 from ping_llm.tokens.columns import StatementColumns, encode_columns
-from ping_llm.tokens.decoder import decode_columns
 from ping_llm.tokens.rtt import rtt_encoding
 from ping_llm.tokens.statement import Statement
 from ping_llm.tokens.vocab import BYTE0, VOCABULARY_SIZE, Field, token_name

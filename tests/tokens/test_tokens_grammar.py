@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from token_strategies import ENCODINGS, contexts, encodings, random_context
 
+from ping_llm.measurements.addresses import parse_prefix
 from ping_llm.tokens import reference, vocab
 from ping_llm.tokens.grammar import Grammar
-from ping_llm.tokens.problems import DecodeError
+from ping_llm.tokens.reference import DecodeError
+from ping_llm.tokens.statement import Statement
 from ping_llm.tokens.vocab import DEFAULT_FIELDS, VOCABULARY_SIZE, Field
 
 
@@ -117,3 +119,21 @@ def test_a_model_knows_only_its_fields():
 def test_one_can_begin_in_the_middle_of_a_context():
     place = Grammar(previous_seconds=1_700_000_000).after(vocab.MEASUREMENT).after(vocab.TIME_DELTA1)
     assert place.after(16 + 60).previous_seconds == 1_700_000_060
+
+
+def test_every_token_belongs_to_the_role_before_it():
+    prefix, whole = parse_prefix("203.0.113.0/24"), parse_prefix("198.51.100.7")
+    context = [
+        Statement((Field.SRC, Field.TIME, Field.DST, Field.RESULT), prefix, whole, 1_700_000_000, 12.5),
+        Statement((Field.DST, Field.RESULT), None, prefix, None, -1.0),
+    ]
+    ids = np.array(reference.encode(context))
+    assert vocab.PREFIX_END in ids
+    expected, role = [], vocab.PAD
+    for token in ids.tolist():
+        role = token if token < vocab.BYTE0 and token != vocab.PREFIX_END else role
+        expected.append(role)
+    assert vocab.roles_of(ids).tolist() == expected
+    assert vocab.roles_of(np.stack([ids, ids])).tolist() == [expected, expected]
+    named = {vocab.FIELD_OF_ROLE[role] for role in expected if role != vocab.MEASUREMENT}
+    assert named == {Field.SRC, Field.DST, Field.TIME, Field.RESULT}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from token_strategies import ENCODINGS, RTT_EDGES, encodings, rtts
 
-from ping_llm.schema import MAX_RTT_MS
+from ping_llm.measurements.schema import MAX_RTT_MS
 from ping_llm.tokens import codec
 from ping_llm.tokens.rtt import RTT_ENCODINGS, Clipped, Compact, Log, rtt_encoding
 

@@ -11,9 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ping_llm.cli import tokens as command
+from ping_llm.cli import contexts as command
 from ping_llm.errors import PingError, UsageError
-from ping_llm.schema import MEASUREMENTS
+from ping_llm.measurements.schema import MEASUREMENTS
 from ping_llm.tokens import reference
 from ping_llm.tokens.rtt import RTT_ENCODINGS, rtt_encoding
 from ping_llm.tokens.vocab import PAD, ROLE_NAMES, THROUGHPUT, Field
@@ -27,7 +27,7 @@ ROWS = [
 
 def run(*arguments: object) -> str:
     app = typer.Typer()
-    command.register(app)
+    command.register_tokens(app)
     result = CliRunner().invoke(app, ["tokens", "show", *map(str, arguments)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout

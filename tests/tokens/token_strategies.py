@@ -4,7 +4,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from ping_llm.addresses import MAPPED_PREFIX
+from ping_llm.measurements.addresses import MAPPED_PREFIX
 from ping_llm.tokens.rtt import rtt_encoding
 from ping_llm.tokens.statement import Statement, cut, whole
 from ping_llm.tokens.vocab import LARGEST_SECONDS, Field

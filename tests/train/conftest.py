@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
-from small_training import command, start
+from small_training import NO_TIME, command, in_time_config, start
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +63,19 @@ def undisturbed(common: Path, rows: Path, few_rows: Path) -> Path:
         assert done.returncode == 0, errors[-3000:]
 
     return _once(common, "undisturbed", make)
+
+
+@pytest.fixture(scope="session")
+def in_time(common: Path, rows: Path) -> Path:
+    """A finished training whose time was over at once; not to be changed."""
+
+    def make(run: Path) -> None:
+        from ping_llm.train.run import train
+
+        config = in_time_config(run.with_name("in-time.yml"))
+        assert train(str(config), run=run, rows=rows, minutes=NO_TIME).state == "finished"
+
+    return _once(common, "in-time", make)
 
 
 @pytest.fixture

@@ -26,6 +26,24 @@ SMALL = (
     "max_num_checkpoints_to_keep=10",
 )
 
+NO_TIME = 0.001  # minutes that are over before the first step, so that the steps are the fewest there can be
+
+
+def in_time_config(path: Path) -> Path:
+    """The small training as a file, with a schedule for a time budget: there, steps cannot be a word."""
+    from ping_llm.train import settings
+
+    keys = settings.split_overrides(SMALL) | {
+        "learning_rate_schedule_steps": "-1",
+        "lr_schedule_type": "wsd",
+        "wsd_decay_steps_fraction": "0.5",
+        "warmup_steps_fraction": "0.34",  # of 12 steps: 4
+    }
+    tiny = settings.find("tiny").read_text().splitlines()
+    lines = [line for line in tiny if line.partition(":")[0] not in keys]
+    path.write_text("\n".join([*lines, *(f"{key}: {value}" for key, value in keys.items())]) + "\n")
+    return path
+
 
 def losses(run: Path, kind: str = "train") -> dict[int, float]:
     """Loss by step; a step that is there twice fails."""

@@ -63,6 +63,7 @@ _CALLED = [
     (train.train_loop, ["config", "recorder", "state"]),
     (max_utils.cross_entropy_with_logits, ["logits", "targets", "z_loss"]),
     (max_utils.calculate_num_params_from_pytree, ["params"]),
+    (max_utils.initialize_summary_writer, ["tensorboard_dir", "run_name", "enable_tensorboard"]),
     (sharding.get_input_data_sharding, ["config", "mesh", "rules"]),
     (train_utils.validate_train_config, ["config"]),
     (train_utils.create_training_optimizer, ["config", "model", "mesh"]),
@@ -123,7 +124,7 @@ def test_what_we_use_of_the_logger(name):
     assert f"self.{name} = " in inspect.getsource(metric_logger.MetricLogger.__init__)
 
 
-@pytest.mark.parametrize("room", ["session", "run", "plan", "settings"])
+@pytest.mark.parametrize("room", ["session", "run", "estimate", "settings"])
 def test_every_key_that_we_read_is_one_of_the_config(room):
     source = (Path(seam.__file__).parents[1] / f"{room}.py").read_text()
     read = {

@@ -1,7 +1,7 @@
 import pytest
 
 from ping_llm.errors import PingError
-from ping_llm.train import checkpoints
+from ping_llm.model import ledger
 
 
 @pytest.fixture
@@ -11,7 +11,7 @@ def run(tmp_path):
         folder.mkdir(parents=True)
         (folder / "data").write_bytes(bytes([step]) * 1000)
     (tmp_path / "checkpoints" / "12.orbax-checkpoint-tmp").mkdir()
-    checkpoints.Ledger(tmp_path).enter_new()
+    ledger.Ledger(tmp_path).enter_new()
     return tmp_path
 
 
@@ -28,15 +28,15 @@ def _damage(run, kind):
 
 
 def test_the_newest_whole_checkpoint_is_used(run):
-    assert checkpoints.Ledger(run).newest_whole() == 9
+    assert ledger.Ledger(run).newest_whole() == 9
 
 
 @pytest.mark.parametrize("kind", ["missing", "cut short", "one bit"])
 def test_a_damaged_checkpoint_is_put_aside(run, kind, capsys):
     _damage(run, kind)
-    assert checkpoints.Ledger(run).newest_whole() == 6
+    assert ledger.Ledger(run).newest_whole() == 6
     assert "checkpoint 9 is damaged" in capsys.readouterr().err
-    assert checkpoints.steps(run / "checkpoints") == [3, 6]
+    assert ledger.steps(run / "checkpoints") == [3, 6]
     assert (run / "aside" / "9" / "items").is_dir()
 
 
@@ -44,12 +44,12 @@ def test_a_checkpoint_without_checksums_is_read_to_see(run, capsys):
     """Killed between completing the checkpoint and entering it: here it is no checkpoint at all."""
     folder = run / "checkpoints" / "15" / "items"
     folder.mkdir(parents=True)
-    assert checkpoints.Ledger(run).newest_whole() == 9
+    assert ledger.Ledger(run).newest_whole() == 9
     assert "checkpoint 15 is damaged" in capsys.readouterr().err
 
 
 def test_streams_are_kept_for_the_checkpoints_there_are(run):
-    streams = checkpoints.Streams(run)
+    streams = ledger.Streams(run)
     for step in (1, 3, 9, 12):
         streams.keep(step, {"batch": step + 1})
     assert streams.at(9) == {"batch": 10}

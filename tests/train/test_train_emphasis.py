@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ping_llm.tokens import vocab
-from ping_llm.train.emphasis import emphasised
+from ping_llm.train.token_loss import emphasised
 
 _DST = [vocab.DST_IPV4, *(vocab.BYTE0 + byte for byte in (9, 9, 9, 200))]
 _TARGETS = np.array(

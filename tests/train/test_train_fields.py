@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ping_llm.tokens import vocab
-from ping_llm.train import fields
+from ping_llm.train import token_loss
 
 _GROUPS = {
     "source": {vocab.SRC_IPV4, vocab.SRC_IPV6},
@@ -39,7 +39,7 @@ _TOKENS = [
 
 
 def _oracle(logits, tokens):
-    bits = dict.fromkeys(fields.NAMES, 0.0)
+    bits = dict.fromkeys(token_loss.NAMES, 0.0)
     current = ""
     for row, token in zip(logits, tokens, strict=True):
         if token == vocab.PAD:
@@ -65,11 +65,11 @@ def test_fields_equal_a_plain_walk_and_sum_to_the_loss():
     log_z = np.log(np.exp(logits).sum(-1))
     nats = log_z - np.take_along_axis(logits, targets[..., None], -1)[..., 0]
     counted = targets != vocab.PAD
-    summed = np.asarray(fields.sums(*map(jnp.asarray, (logits, nats, targets, counted))))
+    summed = np.asarray(token_loss.sums(*map(jnp.asarray, (logits, nats, targets, counted))))
 
     expected = [_oracle(logits[row], _TOKENS) for row in range(2)]
-    for index, name in enumerate(fields.NAMES):
+    for index, name in enumerate(token_loss.NAMES):
         np.testing.assert_allclose(summed[index], sum(bits[name] for bits in expected), rtol=1e-4)
     assert summed[-1] == 4
-    per_measurement = fields.bits_per_measurement(summed)
+    per_measurement = token_loss.bits_per_measurement(summed)
     np.testing.assert_allclose(per_measurement["total"] * 4, nats[counted].sum() / math.log(2), rtol=1e-4)

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -12,8 +13,10 @@ import pytest
 
 _FILE = Path(__file__).parents[2] / "deploy" / "modal" / "train.py"
 
-# Saves when asked to, like a training.
-_SAVES = ["sh", "-c", "trap 'exit 75' TERM; while :; do sleep 0.1; done"]
+
+def _saves(ready: Path) -> list[str]:
+    """A command that exits with 75 on SIGTERM, like a training; `ready` exists once it listens."""
+    return ["sh", "-c", f"trap 'exit 75' TERM; touch '{ready}'; while :; do sleep 0.1; done"]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +42,7 @@ def test_there_is_time_to_save_before_the_timeout(deployed):
 
 
 def test_the_exit_code_is_the_trainings(deployed):
-    from ping_llm.train.stops import EXIT_CODE
+    from ping_llm.train.processes import EXIT_CODE
 
     assert deployed.STOPPED == EXIT_CODE
 
@@ -48,14 +51,32 @@ def test_a_command_that_ends_in_time(deployed):
     assert deployed.run_until([sys.executable, "-c", "raise SystemExit(3)"], 60) == 3
 
 
-def test_a_command_that_takes_too_long_is_told_to_save(deployed):
-    assert deployed.run_until(_SAVES, 2) == 75
+def test_a_command_that_takes_too_long_is_stopped(deployed, monkeypatch, tmp_path):
+    # The time is over once the command listens for signals, however slow the machine is.
+    ready = tmp_path / "ready"
+    wait = subprocess.Popen.wait
+
+    def wait_until_ready(process, timeout=None):
+        if timeout is None:
+            return wait(process)
+        _wait_for(ready)
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_until_ready)
+    assert deployed.run_until(_saves(ready), 60) == 75
 
 
-def test_a_preemption_is_passed_on(deployed):
+def test_a_preemption_is_passed_on(deployed, tmp_path):
+    ready = tmp_path / "ready"
+
     def interrupt():
-        time.sleep(2)
+        _wait_for(ready)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
-    assert deployed.run_until(_SAVES, 60) == 75
+    assert deployed.run_until(_saves(ready), 60) == 75
+
+
+def _wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)

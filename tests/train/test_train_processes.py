@@ -5,7 +5,7 @@ import socket
 import pytest
 from small_training import SMALL, command, losses, start
 
-from ping_llm.train.hosts import Hosts
+from ping_llm.train.processes import Hosts
 from ping_llm.train.run import train
 
 # Minutes where the cores are shared; seconds where they are not.
@@ -43,7 +43,7 @@ def test_processes_need_a_place_to_meet():
 
     with pytest.raises(UsageError, match="--coordinator"):
         Hosts(count=2)
-    with pytest.raises(UsageError, match="process 2 is not one of 2"):
+    with pytest.raises(UsageError, match="the process index must be 0 to 1, not 2"):
         Hosts("localhost:1", 2, 2)
 
 

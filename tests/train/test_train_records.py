@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from ping_llm.train.records import LiveLine, Records, read
+from ping_llm.train import records as train_records
+from ping_llm.train.records import Records, TrainingLine, read
 
 
 def _write(path, step, upto):
@@ -36,12 +37,13 @@ def test_no_number_that_json_does_not_have(tmp_path):
     records = Records(tmp_path / "metrics.jsonl", 0)
     with pytest.raises(ValueError, match="Out of range float"):
         records.append({"step": 0, "loss": float("nan")})
+    records.close()
 
 
 def test_the_live_line_shows_rates_of_the_last_steps(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("ping_llm.train.records.time.monotonic", lambda: now[0])
-    line = LiveLine(steps=1000)
+    monkeypatch.setattr(train_records.time, "monotonic", lambda: now[0])
+    line = TrainingLine(steps=1000)
     for step in range(11):
         line.train(step, loss=2.5, bits=70.0, tokens=600, waited=0.01 * step)
         now[0] += 0.5

@@ -13,7 +13,8 @@ from safetensors.numpy import load_file
 from small_training import SMALL, STEPS, command, losses, start, wait_for, what_was_learnt
 
 from ping_llm.errors import UsageError
-from ping_llm.train import checkpoints, folder
+from ping_llm.model import ledger
+from ping_llm.train import runs
 from ping_llm.train.run import train
 
 # Minutes where the cores are shared; seconds where they are not.
@@ -22,8 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def test_an_undisturbed_run_has_each_step_once(undisturbed):
     assert list(losses(undisturbed)) == list(range(STEPS))
-    assert checkpoints.steps(undisturbed / "checkpoints") == [3, 6, 9, 11]
-    assert folder.read(undisturbed)["state"] == "finished"
+    assert ledger.steps(undisturbed / "checkpoints") == [3, 6, 9, 11]
+    assert runs.read(undisturbed)["state"] == "finished"
 
 
 def test_killed_and_run_again(undisturbed, rows, tmp_path):
@@ -32,8 +33,8 @@ def test_killed_and_run_again(undisturbed, rows, tmp_path):
     training = start(command(run, rows, "grain_worker_count=1"))
     wait_for(run, random.randint(0, 7), training)
     training.send_signal(signal.SIGKILL)
-    training.wait()
-    assert folder.read(run)["state"] == "running"
+    training.communicate()
+    assert runs.read(run)["state"] == "running"
 
     inside = 0
     for workers in (2, 0):
@@ -70,9 +71,9 @@ def test_a_signal_saves_and_stops(undisturbed, rows, tmp_path):
     training.send_signal(signal.SIGTERM)
     _, errors = training.communicate()
     assert training.returncode == 75, errors
-    state = folder.read(run)
+    state = runs.read(run)
     assert state["state"] == "stopped"
-    assert checkpoints.steps(run / "checkpoints") == [state["step"]]
+    assert ledger.steps(run / "checkpoints") == [state["step"]]
     assert state["step"] < STEPS - 1
     assert losses(run) == {step: losses(undisturbed)[step] for step in range(state["step"] + 1)}
 
@@ -87,7 +88,7 @@ def test_a_finished_run_says_so(copied, rows):
 def test_one_training_a_folder(copied, rows):
     from ping_llm.errors import PingError
 
-    with folder.only_one(copied), pytest.raises(PingError, match="is being trained already"):
+    with runs.only_one(copied), pytest.raises(PingError, match="is being trained already"):
         train("tiny", SMALL, run=copied, rows=rows)
 
 
@@ -99,7 +100,7 @@ def test_other_data_is_refused(copied, few_rows):
 
 
 def test_signals_are_ours_only_while_training():
-    from ping_llm.train.stops import Stops
+    from ping_llm.train.processes import Stops
 
     assert threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)

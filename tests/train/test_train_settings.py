@@ -31,7 +31,7 @@ def test_a_config_that_is_not_there(config, says):
 
 def test_overrides_are_key_value_and_the_last_wins():
     assert settings.split_overrides(["steps=1", "steps=2", "a=b=c"]) == {"steps": "2", "a": "b=c"}
-    with pytest.raises(UsageError, match="'steps' is not key=value"):
+    with pytest.raises(UsageError, match="'steps' must be key=value"):
         settings.split_overrides(["steps"])
 
 
@@ -51,7 +51,7 @@ def test_a_batch_over_all_devices():
     assert share({"network_batch_size": "24", "gradient_accumulation_steps": "3"}, 2) == {
         "per_device_batch_size": "4"
     }
-    with pytest.raises(UsageError, match="does not divide among 5 devices"):
+    with pytest.raises(UsageError, match="must be divisible by 5 devices"):
         share({"network_batch_size": 24}, 5)
     with pytest.raises(UsageError, match="exclude each other"):
         share({"network_batch_size": 24, "per_device_batch_size": "2"}, 1)

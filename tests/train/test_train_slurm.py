@@ -9,7 +9,8 @@ import pytest
 from slurm_cluster import slurm  # noqa: F401
 from small_training import command, losses
 
-from ping_llm.train import checkpoints, folder
+from ping_llm.model import ledger
+from ping_llm.train import runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -34,9 +35,9 @@ def test_requeued_in_the_middle(slurm, rows, tmp_path):  # noqa: F811
     _wait(lambda: (run / "metrics.jsonl").exists() and 10 in losses(run), slurm, log)
     slurm.run("scontrol", "requeue", job)
     _wait(lambda: slurm.states().get(job) == "PENDING", slurm, log)
-    saved = folder.read(run)
+    saved = runs.read(run)
     assert saved["state"] == "stopped"
-    assert checkpoints.steps(run / "checkpoints") == [saved["step"]]
+    assert ledger.steps(run / "checkpoints") == [saved["step"]]
     assert len(losses(run)) == saved["step"] + 1 < 300
 
     # Slurm waits two minutes before it starts a requeued job again.
@@ -44,6 +45,6 @@ def test_requeued_in_the_middle(slurm, rows, tmp_path):  # noqa: F811
     _wait(lambda: slurm.states().get(job) == "COMPLETED", slurm, log)
     attempts = re.findall(r"attempt \d on [^\s,]+", log.read_text())
     assert attempts == ["attempt 1 on n[1-2]", "attempt 2 on n[1-2]"]
-    assert folder.read(run)["state"] == "finished"
-    assert folder.read(run)["processes"] == 2
+    assert runs.read(run)["state"] == "finished"
+    assert runs.read(run)["processes"] == 2
     assert list(losses(run)) == list(range(300))

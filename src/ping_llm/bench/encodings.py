@@ -14,23 +14,24 @@ from typing import Any
 
 import numpy as np
 
+from ping_llm.answer.methods.base import Answering
+from ping_llm.answer.methods.registry import make
+from ping_llm.answer.model import Model
+from ping_llm.answer.network import Asking, ways
 from ping_llm.errors import UsageError
-from ping_llm.evaluate.asking import Asking, ways
-from ping_llm.evaluate.baselines.every import make
-from ping_llm.evaluate.bootstrap import Bootstrap
-from ping_llm.evaluate.columns import Columns, read_measurements
-from ping_llm.evaluate.history import History
-from ping_llm.evaluate.ids import Ids
-from ping_llm.evaluate.splits import Splits, split
-from ping_llm.evaluate.training_part import write_training_part
+from ping_llm.evaluate.metrics import Bootstrap
 from ping_llm.files import write_json
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.history import History
+from ping_llm.measurements.ids import Ids
+from ping_llm.measurements.parquet import read_measurements
+from ping_llm.measurements.schema import MAX_RTT_MS, NO_REPLY
 from ping_llm.progress import Progress
-from ping_llm.query.model import Model
-from ping_llm.schema import MAX_RTT_MS, NO_REPLY
 from ping_llm.simulate.options import WorldOptions
+from ping_llm.splits.holdout import Splits, split, write_training_part
 from ping_llm.tokens.rtt import RTT_ENCODINGS, RttEncoding
 
-#: The tests that are asked: a pair's own past is known, or nothing of it is.
+#: The tests: pairs with earlier measurements, and pairs without.
 TESTS = ("later", "pairs")
 
 
@@ -41,7 +42,7 @@ class EncodingsBench:
     Attributes:
         encodings: which, by name.
         steps: of each training.
-        batch: sequences of 256 tokens a step.
+        batch: sequences of 256 tokens per step.
         layers, width: of the model.
         questions: of each test.
         context: earlier measurements of the source that a question comes with at most.
@@ -56,7 +57,7 @@ class EncodingsBench:
     context: int = 12
 
     def words(self) -> list[str]:
-        """Overrides of the config `tiny`; contexts look like questions, so that a small budget says much."""
+        """Overrides of the config `tiny`; contexts resemble questions, so that a small budget suffices."""
         return [
             f"steps={self.steps}",
             f"network_batch_size={self.batch}",
@@ -81,12 +82,12 @@ class EncodingsBench:
 
 
 def measure(bench: EncodingsBench, data: Path | None = None, keep: Path | None = None) -> dict[str, Any]:
-    """Train and ask with each encoding.
+    """Train and evaluate with each encoding.
 
     Args:
         bench: what to measure.
         data: measurements; without, a simulated world, whose truth is measured too.
-        keep: a folder for the trainings, which go on there when interrupted; without, all is removed.
+        keep: a folder for the trainings, which resume there when interrupted; without it, all is removed.
     """
     for name in bench.encodings:
         if name not in RTT_ENCODINGS:
@@ -126,8 +127,8 @@ def _world(folder: Path) -> Path:
 
 
 def _rows(measurements: Path, folder: Path) -> Path:
-    from ping_llm.evaluate.splits import SplitOptions
     from ping_llm.rows.build import RowOptions, build
+    from ping_llm.splits.holdout import SplitOptions
 
     rows = folder / "rows"
     if not (rows / "manifest.json").exists():
@@ -179,9 +180,9 @@ def beyond_bits(encoding: RttEncoding, rtt: np.ndarray) -> np.ndarray:
 
 def _reference(splits: Splits, tests: dict[str, Columns], world: Path | None) -> dict[str, Any]:
     """The training marginal, the pair's last value and the truth, if there is one, on the same questions."""
-    methods = {name: make(name).fit(splits.train) for name in ("global", "pair last")}
+    methods: dict[str, Answering] = {name: make(name).fit(splits.train) for name in ("global", "pair last")}
     if world is not None:
-        from ping_llm.evaluate.truth_method import TruthMethod
+        from ping_llm.evaluate.subjects import TruthMethod
         from ping_llm.simulate.world import World
 
         methods["truth"] = TruthMethod(World.load(world))

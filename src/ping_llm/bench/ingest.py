@@ -2,7 +2,8 @@
 
 The limit is one process that decompresses each file and calls orjson.loads on each line. Ingest reads the
 same files, judges every result, sorts, removes duplicates and writes Parquet: with one process for the
-fraction, then with one a core for the scaling. They take turns, each in a process of its own, and the best of
+fraction, then with one per core for the scaling. They take turns, each in a process of its own, and the best
+of
 the rounds counts: other work on the machine can only make a round slower. Libraries and kernels are loaded
 before the clock starts; `start_s` says how long that takes with workers.
 
@@ -31,7 +32,7 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class IngestBenchmark:
-    """What was measured; speeds in results a second."""
+    """The figures; speeds in results per second."""
 
     results: int
     results_per_s: float
@@ -152,7 +153,7 @@ def _ingest(paths: Sequence[str], folder: str, workers: int) -> _Run:
 
 
 class _MemoryOfAll:
-    """The peak of the memory of this process and all below it, looked at five times a second."""
+    """The peak of the memory of this process and all below it, sampled five times per second."""
 
     def __enter__(self) -> "_MemoryOfAll":
         self.peak_rss_mb = self.peak_pss_mb = 0.0
@@ -200,7 +201,7 @@ def _memory_mb(process: int) -> tuple[float, float]:
 
 
 def write_results(folder: Path, results: int, files: int) -> list[str]:
-    """Files of gzipped JSON lines, some 300 bytes a result, as the API gives them; a day each."""
+    """Files of gzipped JSON lines, about 300 bytes per result, as the API gives them; a day each."""
     paths = []
     for number in range(files):
         noise = random.Random(number)

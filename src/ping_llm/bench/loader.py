@@ -1,6 +1,6 @@
-"""The context loader: tokens a second, against plain Python and against pre-tokenized data through Grain.
+"""The context loader: tokens per second, compared with plain Python and pre-tokenized data through Grain.
 
-Everything is measured in one run on one machine, in turns, so that noise meets all alike. Tokens are real
+Everything is measured in one run on one machine, in turns, so that noise affects all alike. Tokens are real
 ones, in final batches as the trainer receives them; PAD is not counted.
 """
 
@@ -18,14 +18,50 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from ping_llm.bench import many_rows
 from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.options import ContextOptions
 from ping_llm.contexts.pretokenized import PretokenizedBatches, pretokenize
 from ping_llm.contexts.reference_batches import ReferenceBatches
+from ping_llm.files import write_json
+from ping_llm.measurements.addresses import unpack
 from ping_llm.progress import Progress
+from ping_llm.rows.build import build
+from ping_llm.rows.manifest import MANIFEST_FILE, file_sha256, load_manifest, open_index, sealed, write_index
 from ping_llm.rows.store import RowStore
+
+#: Rows of the one real shard, 65 MB.
+REAL_ROWS = 100_000
+
+
+def write_many_rows(folder: Path, rows: int) -> None:
+    """Rows of one measurement each. Planning and reading cannot tell that the shards are the same file."""
+    real = min(rows, REAL_ROWS)
+    addresses = np.zeros((real, 16), np.uint8)
+    addresses[:, 10:12] = 255
+    addresses[:, 12:] = (np.arange(real, dtype=">u4") + (11 << 24)).view(np.uint8).reshape(-1, 4)
+    table = pa.table(
+        {
+            "event_time": pa.array(1_700_000_000_000_000 + np.arange(real), pa.timestamp("us", tz="UTC")),
+            "src_addr": unpack(addresses),
+            "dst_addr": pa.array(["192.0.2.1"] * real),
+            "rtt": pa.array(np.linspace(1.0, 300.0, real)),
+        }
+    )
+    measurements = folder.with_name(folder.name + "-measurements.parquet")
+    pq.write_table(table, measurements)
+    build([measurements], folder)
+    measurements.unlink()
+    manifest = load_manifest(folder)
+    copies = -(-rows // real)
+    index = folder / manifest["index"]["file"]
+    write_index(index, [open_index(index)] * copies)
+    manifest["shards"] *= copies
+    manifest["index"] |= {"bytes": index.stat().st_size, "sha256": file_sha256(index)}
+    write_json(folder / MANIFEST_FILE, sealed(manifest))
+
 
 #: Rows of the start-up measurement: one measurement each, an index of 259 MB.
 STARTUP_ROWS = 7_000_000
@@ -36,7 +72,7 @@ class LoaderBench:
     """What to measure.
 
     Attributes:
-        measurements: of the simulated rows (28 a row).
+        measurements: of the simulated rows (28 per row).
         length, batch_size: shape of a batch.
         seconds: of each turn.
         turns: of each contestant; the fastest counts, since noise only ever slows down.
@@ -102,7 +138,7 @@ def _measure(bench: LoaderBench, rows: Path, folder: Path) -> dict[str, Any]:
 def _rate(
     start: Callable[[], Iterable[dict[str, np.ndarray]]], seconds: float, padding: list[float] | None
 ) -> float:
-    """Real tokens a second, from the second batch on; starting again where a finite set ends."""
+    """Real tokens per second, from the second batch on; starting again where a finite set ends."""
     stream = start()
     batches = iter(stream)
     next(batches)
@@ -155,7 +191,7 @@ print(json.dumps({
 def startup(bench: LoaderBench, folder: Path) -> dict[str, Any]:
     """Time from opening a large dataset to its first batch, and the memory of the process."""
     rows = folder / "many"
-    many_rows.write(rows, bench.startup_rows)
+    write_many_rows(rows, bench.startup_rows)
     command = [sys.executable, "-c", _STARTUP, str(rows), str(bench.batch_size), str(bench.length)]
     # The second start counts: the first one compiles kernels and bytecode, as after an installation.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -171,3 +207,49 @@ def peak_rss_mb() -> int:
         if line.startswith("VmHWM"):
             return round(int(line.split()[1]) / 1024)
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+@dataclass(frozen=True)
+class FeedBench:
+    tokens_per_s: float = 1_000_000
+    seconds: float = 10.0
+    batch_size: int = 32
+    length: int = 1024
+    threads: int = 1
+    workers: int = 0
+
+
+def measure_feed(bench: FeedBench, rows: Path) -> dict[str, Any]:
+    """Eat batches for some seconds. A step takes as long as its tokens, PAD included, as on a real
+    accelerator.
+
+    The first batch is not counted: that is start-up, which `bench loader` measures.
+    """
+    step = bench.batch_size * bench.length / bench.tokens_per_s
+    with Batches(
+        rows,
+        batch_size=bench.batch_size,
+        length=bench.length,
+        seed=1,
+        threads=bench.threads,
+        workers=bench.workers,
+    ) as batches:
+        next(batches)
+        waits: list[float] = []
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < bench.seconds:
+            asked = time.perf_counter()
+            next(batches)
+            waits.append(time.perf_counter() - asked)
+            time.sleep(step)
+        spent = time.perf_counter() - begun
+    waits.sort()
+    return {
+        "tokens_per_s": bench.tokens_per_s,
+        "steps": len(waits),
+        "step_s": step,
+        "wait_fraction": round(sum(waits) / spent, 6),
+        "wait_p50_ms": round(1000 * waits[len(waits) // 2], 4),
+        "wait_p99_ms": round(1000 * waits[int(0.99 * (len(waits) - 1))], 4),
+        "wait_max_ms": round(1000 * waits[-1], 4),
+    }

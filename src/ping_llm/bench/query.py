@@ -1,6 +1,6 @@
-"""One rtt question: how long does it take, how many a second, and how does MaxText fare?
+"""Latency and throughput of rtt questions, compared with MaxText.
 
-The question is exact: the probability of each of the encoding's codes in the light of 32 measurements. Our
+The question is exact: the probability of each of the encoding's codes given 32 measurements. Our
 engine reads the context once and takes one more token for each first byte. So does MaxText's own decode
 engine: a prefill, an insert into one slot for each first byte, and one step of all slots. Where it does not
 run, the comparison is with MaxText's forward without a cache: one whole sequence for each first byte. Both
@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from ping_llm.addresses import MAPPED_PREFIX
+from ping_llm.answer.context import Context, Question
+from ping_llm.measurements.addresses import MAPPED_PREFIX
 from ping_llm.model.config import ModelConfig
-from ping_llm.query.context import Context, Question
 from ping_llm.tokens.statement import whole
 from ping_llm.tokens.vocab import BYTE0
 
@@ -45,7 +45,7 @@ class QueryBench:
 
 
 def questions(count: int, context: int, seed: int = 0) -> list[Question]:
-    """Questions about IPv4 pairs, each in the light of its own measurements."""
+    """Questions about IPv4 pairs, each with a context of its own."""
     generator = np.random.default_rng(seed)
 
     def addresses(many: int) -> np.ndarray:
@@ -65,10 +65,10 @@ def questions(count: int, context: int, seed: int = 0) -> list[Question]:
 
 def measure(bench: QueryBench) -> dict[str, Any]:
     """All figures."""
+    from ping_llm.answer.model import Model
+    from ping_llm.answer.rtt import grid_of
     from ping_llm.model.export import write
     from ping_llm.model.random import random_tensors
-    from ping_llm.query.model import Model
-    from ping_llm.query.rtt import grid_of
 
     with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as folder:
         write(CONFIG, random_tensors(CONFIG), {}, Path(folder))

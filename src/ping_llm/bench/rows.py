@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ping_llm.errors import PingError
+from ping_llm.paths import sql_path
 from ping_llm.progress import Progress
 
 
@@ -188,8 +189,13 @@ def _warm_up() -> None:
         build([Path(name) / "few.parquet"], Path(name) / "rows")
 
 
+def _all_of(data: Path) -> str:
+    """Every Parquet file below a folder, in SQL."""
+    return "[" + ", ".join(map(sql_path, sorted(data.rglob("*.parquet")))) + "]"
+
+
 def sort_once(data: Path, workers: int) -> dict[str, Any]:
-    """The limit: what the engine below does when it sorts the same columns and hands them over."""
+    """The limit: DuckDB sorting the same columns and returning them as Arrow."""
     import os
 
     import duckdb
@@ -198,7 +204,7 @@ def sort_once(data: Path, workers: int) -> dict[str, Any]:
     connection = duckdb.connect(config={"threads": threads})
     columns = "event_time, src_addr, dst_addr, ip_version, rtt, msm_id, size, packet_error_count, probe_id"
     query = (
-        f"SELECT {columns} FROM read_parquet('{data}/**/*.parquet', union_by_name = true, "
+        f"SELECT {columns} FROM read_parquet({_all_of(data)}, union_by_name = true, "
         "hive_partitioning = false) ORDER BY hash(src_addr), event_time"
     )
     begun, cpu = time.perf_counter(), time.process_time()
@@ -213,7 +219,7 @@ def legacy_once(data: Path, scratch: Path, measurements: int) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="legacy-", dir=scratch))
     connection = duckdb.connect(config={"threads": 2})
     connection.execute(
-        f"COPY (SELECT * FROM read_parquet('{data}/**/*.parquet', union_by_name = true, "
+        f"COPY (SELECT * FROM read_parquet({_all_of(data)}, union_by_name = true, "
         f"hive_partitioning = false) LIMIT {measurements}) TO '{folder}/part.parquet'"
     )
     begun, cpu = time.perf_counter(), time.process_time()
@@ -222,7 +228,7 @@ def legacy_once(data: Path, scratch: Path, measurements: int) -> dict[str, Any]:
         f"""COPY (
             SELECT src_addr, list(struct_pack(event_time, dst_addr, ip_version, rtt, msm_id, size,
                 packet_error_count) ORDER BY event_time) AS measurements
-            FROM '{folder}/part.parquet' GROUP BY src_addr
+            FROM {sql_path(folder / "part.parquet")} GROUP BY src_addr
         ) TO '{folder}/grouped.parquet' (ROW_GROUP_SIZE 2048)"""
     )
     # 2. Workers turn row groups into dicts, dicts into a blob, blobs into partial files.

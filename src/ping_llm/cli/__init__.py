@@ -1,56 +1,51 @@
-"""The `ping-llm` program: one Typer app, one module a room.
+"""The `ping-llm` program: one Typer app, one module per group of commands.
 
 The modules here declare options and print results; they import their rooms inside the functions,
 because `ping-llm --help` must answer in well under half a second and JAX alone takes longer.
 """
 
+import codecs
+import errno
 import importlib
+import io
 import os
 import sys
 
 import typer
 
 from ping_llm.errors import PingError, UsageError
+from ping_llm.extras import missing
+from ping_llm.paths import printable
 
 app = typer.Typer(
     name="ping-llm",
     help="Learn the joint distribution of Internet latency measurements, and ask it questions.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-bench_app = typer.Typer(
-    help="Measure speed, in one run, against the limit and the usual way.", no_args_is_help=True
-)
-app.add_typer(bench_app, name="bench")
-
-# In the order of the work: the help shows them so. Each module has register(app);
-# a bench_* module registers on bench_app.
-_ROOMS = (
-    "doctor",
+# In the order of the work. MODULE calls register(app), MODULE:NAME register_NAME(app).
+_COMMANDS = (
+    "bench",
+    "start:doctor",
     "simulate",
     "ingest",
-    "shard",
-    "describe",
+    "split",
+    "start:describe",
     "rows",
-    "tokens",
-    "batches",
-    "pretokenize",
-    "train",
-    "runs",
+    "contexts:tokens",
+    "contexts:batches",
+    "contexts:pretokenize",
+    "train:fit",
+    "train:train",
+    "train:runs",
     "query",
-    "export",
+    "decide",
+    "serve",
+    "train:export",
     "evaluate",
-    "bench_query",
-    "bench_ingest",
-    "bench_rows",
-    "bench_train",
-    "bench_loader",
-    "bench_feed",
-    "bench_encodings",
-    "demo",
+    "start:demo",
 )
 
 
@@ -75,8 +70,11 @@ def _options(
 
 def main() -> None:
     """Run the program. Exit codes: 0 done, 1 failed, 2 bad usage."""
-    for room in _ROOMS:
-        importlib.import_module(f"ping_llm.cli.{room}").register(app)
+    _write_any_text()
+    for command in _COMMANDS:
+        module, _, name = command.partition(":")
+        function = f"register_{name}" if name else "register"
+        getattr(importlib.import_module(f"ping_llm.cli.{module}"), function)(app)
     try:
         app()
     except UsageError as error:
@@ -87,8 +85,49 @@ def main() -> None:
         # The reader (head, less) went away: not our failure. Keep the interpreter from flushing into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except ModuleNotFoundError as error:
+        _fail(missing(error), 1)
+    except OSError as error:
+        _fail(_file_trouble(error), 1)
     except Exception as error:
         _fail(f"unexpected {type(error).__name__}: {error} (ping-llm --debug … shows where)", 1)
+
+
+# What we print beyond ASCII, for terminals that cannot show it.
+_PLAIN = {"…": "...", "·": "|", "–": "-", "→": "->", "×": "x", "µ": "u", "√": "sqrt", "▸": ">"}
+_PLAIN |= dict.fromkeys("▇█▉▊▋▌", "#") | dict.fromkeys("▍▎▏", " ")  # bars
+
+
+def _write_any_text() -> None:
+    """Print also where the output is Latin-1 or ASCII, and names of files that are no text at all."""
+    codecs.register_error("ping_llm", _spelled)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="ping_llm")
+
+
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    """What cannot be encoded, in plain characters or as JSON spells it."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    spelled = []
+    for character in error.object[error.start : error.end]:
+        units = character.encode("utf-16-be", "surrogatepass")
+        escaped = "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+        spelled.append(_PLAIN.get(character, escaped))
+    return "".join(spelled), error.end
+
+
+def _file_trouble(error: OSError) -> str:
+    """A file or folder that cannot be read or written is a user's business: which, and why."""
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full ({error}); make room and run the same command again"
+    if error.filename is None or error.strerror is None:
+        return str(error) or type(error).__name__
+    if isinstance(error, FileExistsError) and os.path.isfile(error.filename):  # noqa: PTH113
+        return f"{os.fsdecode(error.filename)} is a file: name a folder"
+    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    return f"{' and '.join(names)}: {error.strerror}"
 
 
 def _fail(error: PingError | str, code: int) -> None:
@@ -97,5 +136,5 @@ def _fail(error: PingError | str, code: int) -> None:
 
         traceback.print_exc()
     sys.stdout.flush()
-    print(f"ping-llm: {error}", file=sys.stderr)
+    print(f"ping-llm: {printable(str(error))}", file=sys.stderr)
     sys.exit(code)

@@ -2,8 +2,12 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from ping_llm.ingest.accounting import Account
 
 
 def register(app: typer.Typer) -> None:
@@ -11,50 +15,72 @@ def register(app: typer.Typer) -> None:
     def ingest(
         inputs: list[str] = typer.Argument(
             ...,
-            metavar="INPUT…",
-            help="Files, folders, patterns, or - for standard input.",
+            metavar="IN...",
+            help="Files, folders or patterns of raw results; - is standard input.",
             show_default=False,
         ),
-        out: Path = typer.Option(..., "--out", help="Folder of the table.", show_default=False),
+        out: Path = typer.Option(..., "--out", help="Folder for the table.", show_default=False),
         rtt: str = typer.Option(
-            "avg", help="avg, min or max of a result's packets, or each: one row a packet."
+            "avg", help="RTT of a result: avg, min or max of its packets, or each (one row per packet)."
         ),
-        source: str = typer.Option("auto", help="from, src_addr, or auto: src_addr if public, else from."),
-        workers: int = typer.Option(0, min=0, help="Processes; 0 takes one a core."),
-        keep_going: bool = typer.Option(False, "--keep-going", help="Exit with 0 in spite of damaged files."),
+        source: str = typer.Option(
+            "auto", help="Source address: from, src_addr, or auto for src_addr if it is public, else from."
+        ),
+        traceroutes: str = typer.Option(
+            "off",
+            help="Traceroutes: off, last for destinations that were reached, or hops for every public hop.",
+        ),
+        workers: int = typer.Option(0, min=0, help="Worker processes; 0 is one per core, at most 8."),
+        keep_going: bool = typer.Option(False, "--keep-going", help="Exit code 0 even if files are damaged."),
         overwrite: bool = typer.Option(False, "--overwrite", help="Replace a table made from other inputs."),
-        as_json: bool = typer.Option(False, "--json", help="Print ingest.json."),
+        as_json: bool = typer.Option(False, "--json", help="Print the summary (ingest.json) as JSON."),
     ) -> None:
-        """Read ping results of RIPE Atlas, or tables, into one validated table; account for every result."""
+        """Read RIPE Atlas results or tables into one validated table, and count every result."""
+        from collections import Counter
+
+        from ping_llm.ingest.accounting import nothing_usable
         from ping_llm.ingest.options import IngestOptions
         from ping_llm.ingest.run import ingest as run
+        from ping_llm.paths import printable
         from ping_llm.tables import print_json, table
 
-        report = run(inputs, out, IngestOptions(rtt, source), workers or None, overwrite)
+        options = IngestOptions(rtt, source, traceroutes)
+        report = run(inputs, out, options, workers or None, overwrite)
         if as_json:
             print_json(report.as_json())
         else:
-            rows = [
-                (path, a.results, a.measurements, a.duplicates, a.not_pings, a.rejected)
-                for path, a, _ in report.files
-            ]
+            with_hops = options.with_traceroutes
+            names = ["results", "measurements", "duplicates", "not pings", "rejects"]
+            if with_hops:
+                names.insert(4, "not used")
+
+            def counts(name: str, account: "Account") -> list[Any]:
+                row = [name, account.results, account.measurements, account.duplicates, account.not_pings]
+                return [*row, *([account.not_used.total()] if with_hops else []), account.rejected]
+
             total = report.total
-            shown = rows if len(rows) <= 20 else []
-            shown.append(
-                (
-                    "total",
-                    total.results,
-                    total.measurements,
-                    total.duplicates,
-                    total.not_pings,
-                    total.rejected,
-                )
-            )
-            print(table(shown, ("file", "results", "measurements", "duplicates", "not pings", "rejects")))
-            if total.rejects:
-                print()
-                print(table(total.rejects.most_common(), ("rejected because", "results")))
+            shown = [counts(path, account) for path, account, _ in report.files]
+            shown = [*(shown if len(shown) <= 20 else []), counts("total", total)]
+            print(table(shown, ("file", *names)))
+            for title, unit, counted in (
+                ("kind", "measurements", total.kinds if with_hops else Counter()),
+                ("not used because", "hops", total.not_used),
+                ("what became of them", "replies", total.replies),
+                ("rejected because", "results", total.rejects),
+            ):
+                if +counted:
+                    print()
+                    print(table((+counted).most_common(), (title, unit)))
         for sentence in report.troubles:
-            print(f"ping-llm: {sentence}", file=sys.stderr)
-        if report.troubles and not keep_going:
+            print(f"ping-llm: {printable(sentence)}", file=sys.stderr)
+        if report.total.not_pings and not options.with_traceroutes:
+            print(
+                f"ping-llm: {report.total.not_pings:,} results are not pings; "
+                "if they are traceroutes, --traceroutes last or --traceroutes hops uses them",
+                file=sys.stderr,
+            )
+        nothing = nothing_usable(report.total, out)
+        if nothing:
+            print(f"ping-llm: {printable(nothing)}", file=sys.stderr)
+        if nothing or (report.troubles and not keep_going):
             raise typer.Exit(1)

@@ -1,81 +1,157 @@
 """`ping-llm query …`: questions to a trained model."""
 
+import contextlib
+import functools
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ping_llm.errors import PingError, UsageError
+from ping_llm.files import PICTURES, write_bytes
 
 if TYPE_CHECKING:
-    from ping_llm.query.context import Context
-    from ping_llm.query.model import Model
+    from ping_llm.answer.answering import RttAnswer, SimpleModel
+    from ping_llm.answer.context import Context, Question
+    from ping_llm.answer.model import Model
 
-_RUN = typer.Argument(help="A run, a checkpoint or an export.", show_default=False)
-_SRC = typer.Option(None, "--src", help="Source: an address or a prefix (203.0.113.0/24, 203.0.113.?).")
-_DST = typer.Option(None, "--dst", help="Destination: an address or a prefix.")
-_AT = typer.Option(
-    None, "--at", help="When: 2024-05-01T12:00:00Z, or seconds since 1970. By default unknown."
+RUN = typer.Argument(help="Run, checkpoint or export.", show_default=False)
+OPTIONAL_RUN = typer.Argument(
+    None,
+    help="Run, checkpoint or export. Without one, --method must be a simple method and --data be given.",
+    show_default=False,
 )
-_CONTEXT = typer.Option(None, "--context", help="Past measurements of the source: .parquet, .csv or .jsonl.")
-_FROM_DATA = typer.Option(
-    None, "--from-data", help="Rows (`ping-llm rows build`) to pick past measurements from."
+SRC = typer.Option(None, "--src", help="Source address or prefix (203.0.113.0/24, 203.0.113.?).")
+DST = typer.Option(None, "--dst", help="Destination address or prefix.")
+AT = typer.Option(
+    None, "--at", help="Time: 2024-05-01T12:00:00Z, seconds since 1970, or now.  [default: unknown]"
 )
-_TOP = typer.Option(10, "--top", help="How many answers.")
-_BITS = typer.Option(None, "--bits", help="Answer with prefixes of this length (8, 16, 24 …), not addresses.")
-_SEED = typer.Option(0, "--seed", help="The same seed, the same answer.")
-_TEMPERATURE = typer.Option(1.0, "--temperature", help="1: as the model believes; below: more of the same.")
-_JSON = typer.Option(False, "--json", help="Print JSON.")
-_PNG = typer.Option(None, "--png", help="Draw the answer to this file.")
+CONTEXT = typer.Option(
+    None, "--context", help="File of earlier measurements of the source: .parquet, .csv or .jsonl."
+)
+DATA = typer.Option(
+    None,
+    "--data",
+    help="Probe rows from which earlier measurements are taken.  [default: those recorded in the run]",
+)
+NO_DATA = typer.Option(False, "--no-data", help="Use no earlier measurements from the run's data.")
+_TOP = typer.Option(10, "--top", help="Number of answers.")
+_BITS = typer.Option(
+    None, "--bits", help="Prefix length of the answers (8, 16, 24 …).  [default: whole addresses]"
+)
+_SEED = typer.Option(0, "--seed", help="Random seed.")
+_TEMPERATURE = typer.Option(
+    1.0,
+    "--temperature",
+    help="Sampling temperature. 1: the model's distribution; lower values favour probable answers.",
+)
+JSON = typer.Option(False, "--json", help="Print JSON.")
+PNG = typer.Option(None, "--png", help="Picture of the answer to write: .png, .svg or .pdf.")
 
 
 def register(app: typer.Typer) -> None:
-    query = typer.Typer(help="Ask a trained model.", no_args_is_help=True)
+    query = typer.Typer(help="Query a trained model.", no_args_is_help=True)
     app.add_typer(query, name="query")
     for command in (rtt, complete, inverse, score, generate):
-        query.command(command.__name__)(command)
+        query.command(command.__name__)(picture_last(command))
+
+
+def picture_last(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with its picture in a temporary file: an error of writing it comes after the answer."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, png: Path | None = None, **options: Any) -> None:
+        with drawn(png) as aside:
+            command(*arguments, png=aside, **options)
+
+    return run
+
+
+@contextlib.contextmanager
+def drawn(png: Path | None) -> Iterator[Path | None]:
+    """A temporary path that becomes `png` at the end of the block; None where nothing is to be drawn."""
+    if png is None or png.suffix.lower() not in PICTURES:
+        yield None
+        if png is not None:
+            raise PingError(f"no picture was written: the name of {png} must end in {', '.join(PICTURES)}")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        aside = Path(folder) / f"picture{png.suffix.lower()}"
+        yield aside
+        try:
+            write_bytes(png, aside.read_bytes())
+        except OSError as error:
+            raise PingError(f"no picture was written: {png}: {error.strerror or error}") from error
 
 
 def rtt(
-    run: Path = _RUN,
-    src: str | None = _SRC,
-    dst: str | None = _DST,
-    at: str | None = _AT,
-    context: Path | None = _CONTEXT,
-    from_data: Path | None = _FROM_DATA,
+    run: Path | None = OPTIONAL_RUN,
+    src: str | None = SRC,
+    dst: str | None = DST,
+    at: str | None = AT,
+    context: Path | None = CONTEXT,
+    data: Path | None = DATA,
+    no_data: bool = NO_DATA,
     pairs: Path | None = typer.Option(
-        None, "--pairs", help="A table of src_addr, dst_addr and, if known, event_time: one answer a row."
+        None,
+        "--pairs",
+        help="Table with src_addr, dst_addr and optionally event_time and rtt: one answer per row.",
     ),
-    below: float | None = typer.Option(None, "--below", help="Also P(rtt < this many ms)."),
-    all_orders: bool = typer.Option(False, "--all-orders", help="Average over the orders of the fields."),
+    method: str = typer.Option(
+        "stack",
+        "--method",
+        help="Method: stack (network and simple methods, calibrated), network, or one of last, recent, "
+        "median, weighted, hour, neighbours, dmfsgd, vivaldi, prefixes, boosted …",
+    ),
+    raw: bool = typer.Option(
+        False, "--raw", help="Answer with the uncalibrated distribution of the network alone."
+    ),
+    below: float | None = typer.Option(None, "--below", help="Also print P(rtt < BELOW), BELOW in ms."),
+    all_orders: bool = typer.Option(
+        False, "--all-orders", help="With --raw: average over all orders of the fields."
+    ),
     consistency: bool = typer.Option(
         False,
         "--consistency",
-        help="Of a prefix: also the mixture over its addresses, and how far it is off.",
+        help="For a prefix: also print the mixture over its addresses and the distance between the two.",
     ),
-    as_json: bool = _JSON,
-    png: Path | None = _PNG,
+    as_json: bool = JSON,
+    png: Path | None = PNG,
 ) -> None:
-    """How long will a packet take from here to there, and will it come back at all?"""
-    from ping_llm.query import pictures, show
+    """Predict the RTT distribution and the probability of no reply between two addresses."""
+    from ping_llm.answer import pictures, show
+    from ping_llm.answer.context import Question
     from ping_llm.tables import print_json
 
     if pairs is not None:
         if src or dst or context:
-            raise UsageError("--pairs brings its own addresses: leave out --src, --dst and --context")
+            raise UsageError("--pairs excludes --src, --dst and --context: the table has the addresses")
         if below is not None or consistency:
-            raise UsageError("--below and --consistency are for one question: leave out --pairs")
-        _rtt_pairs(_load(run), pairs, from_data, all_orders, as_json, png)
+            raise UsageError("--pairs excludes --below and --consistency, which are for a single question")
+    elif src is None or dst is None:
+        raise UsageError("--src and --dst, or --pairs, must be given")
+    if run is None:
+        ask = simple_method(method, data).rtt_stream
+    else:
+        model = load(run, data, no_data)
+
+        def ask(questions: "Sequence[Question]") -> "Iterator[tuple[int, RttAnswer]]":
+            return model.rtt_stream(questions, raw=raw, method=method, all_orders=all_orders)
+
+    if pairs is not None:
+        _rtt_pairs(ask, pairs, as_json, png)
         return
-    if src is None or dst is None:
-        raise UsageError("say --src and --dst, or give a table with --pairs")
-    model = _load(run)
-    known = _context(model, src, dst, at, context, from_data)
-    answer = model.rtt(src, dst, at, known, all_orders=all_orders)
+    question = Question.of(src, dst, at, read_context(context))  # type: ignore[arg-type]
+    _, answer = next(iter(ask([question])))
     gap = None
     if consistency:
-        from ping_llm.query.consistency import prefix_consistency
+        from ping_llm.answer.complete import prefix_consistency
 
+        if run is None:
+            raise UsageError("--consistency needs a run")
         gap = prefix_consistency(model, answer.question)
     if png is not None:
         pictures.rtt_picture(answer, png, gap)
@@ -87,62 +163,78 @@ def rtt(
             print(show.consistency_text(gap))
 
 
+def simple_method(name: str, data: Path | None) -> "SimpleModel":
+    """A simple method fitted to probe rows, with the interface of a run."""
+    if data is None:
+        raise UsageError("without a run, --method (a simple method) and --data must be given")
+    if name in ("stack", "network"):
+        raise UsageError(f"--method {name} needs a run; without one, choose a simple method such as recent")
+    from ping_llm.answer.answering import SimpleModel
+
+    return SimpleModel(name, data)
+
+
 def _rtt_pairs(
-    model: "Model", path: Path, from_data: Path | None, all_orders: bool, as_json: bool, png: Path | None
+    ask: "Callable[[Sequence[Question]], Iterator[tuple[int, RttAnswer]]]",
+    path: Path,
+    as_json: bool,
+    png: Path | None,
 ) -> None:
-    import json
-
+    from ping_llm.answer import pictures, show
+    from ping_llm.answer.files import read_questions
     from ping_llm.progress import Progress
-    from ping_llm.query import pictures, show
-    from ping_llm.query.files import read_questions
+    from ping_llm.tables import print_json
 
-    questions = read_questions(path)
-    if from_data is not None:
-        from ping_llm.query.select import History
-
-        questions = History(from_data).add_to(questions, _most(model))
+    questions, observed = read_questions(path)
     answers: list[Any] = [None] * len(questions)
     with Progress("questions", len(questions)) as progress:
-        for index, answer in model.rtt_stream(questions, all_orders=all_orders):
+        for index, answer in ask(questions):
             answers[index] = show.rtt_values(answer)
+            if observed is not None:
+                answers[index] |= show.observed_values(answer.distribution, float(observed[index]))
             progress.advance()
     if png is not None:
         pictures.pairs_picture(answers, png)
     if as_json:
-        # One object a line: a table of pairs may be long, and a program can read it line by line.
+        # One object per line: a table of pairs may be long, and a program can read it line by line.
         for values in answers:
-            print(json.dumps(values, ensure_ascii=False))
+            print_json(values, indent=None)
         return
     print(show.pairs_text(answers))
 
 
 def complete(
-    run: Path = _RUN,
-    src: str | None = _SRC,
-    dst: str | None = _DST,
-    field: str = typer.Option("dst", "--field", help="Which address to complete: dst or src."),
-    at: str | None = _AT,
-    context: Path | None = _CONTEXT,
-    from_data: Path | None = _FROM_DATA,
-    version: int | None = typer.Option(None, "--ip", help="4 or 6, where neither address tells."),
+    run: Path = RUN,
+    src: str | None = SRC,
+    dst: str | None = DST,
+    field: str = typer.Option("dst", "--field", help="Address to complete: dst or src."),
+    at: str | None = AT,
+    context: Path | None = CONTEXT,
+    data: Path | None = DATA,
+    no_data: bool = NO_DATA,
+    version: int | None = typer.Option(
+        None, "--ip", help="IP version, 4 or 6, where neither address is given."
+    ),
     top: int = _TOP,
     bits: int | None = _BITS,
-    samples: int | None = typer.Option(None, "--samples", help="Draw so many at random instead of the top."),
+    samples: int | None = typer.Option(
+        None, "--samples", help="Number of random samples to draw instead of the most probable addresses."
+    ),
     temperature: float = _TEMPERATURE,
     seed: int = _SEED,
-    as_json: bool = _JSON,
-    png: Path | None = _PNG,
+    as_json: bool = JSON,
+    png: Path | None = PNG,
 ) -> None:
-    """The most probable completions of a partial address."""
-    from ping_llm.query import pictures, show
+    """List the most probable completions of a partial address."""
+    from ping_llm.answer import pictures, show
     from ping_llm.tables import print_json
 
-    model = _load(run)
+    model = load(run, data, no_data)
     known = None
     if field == "dst" and src is not None:
-        known = _context(model, src, dst, at, context, from_data)
-    elif context is not None or from_data is not None:
-        raise UsageError("a context says what the source is: there is nothing to complete")
+        known = _known(model, src, dst, at, context)
+    elif context is not None or data is not None:
+        raise UsageError("--context and --data need --field dst and --src: a context has a known source")
     given = src if field == "dst" else dst
     title = f"{'source' if field == 'src' else 'destination'} given {given or 'nothing'}"
     if samples is not None:
@@ -162,34 +254,35 @@ def complete(
 
 
 def inverse(
-    run: Path = _RUN,
+    run: Path = RUN,
     src: str = typer.Option(..., "--src", help="Source: an address or a prefix."),
-    rtt_range: str = typer.Option(..., "--rtt", help="The range in ms, as 10-20."),
-    within: str | None = typer.Option(None, "--within", help="Only destinations of this prefix."),
-    at: str | None = _AT,
-    context: Path | None = _CONTEXT,
-    from_data: Path | None = _FROM_DATA,
+    rtt_range: str = typer.Option(..., "--rtt", help="RTT range in ms, such as 10-20."),
+    within: str | None = typer.Option(None, "--within", help="Prefix of the destinations."),
+    at: str | None = AT,
+    context: Path | None = CONTEXT,
+    data: Path | None = DATA,
+    no_data: bool = NO_DATA,
     top: int = _TOP,
     bits: int | None = _BITS,
     places: Path | None = typer.Option(
         None,
         "--places",
-        help="A table of prefix, latitude, longitude: marks what light cannot reach in time.",
+        help="Table of prefix, latitude, longitude: marks destinations too far away for light in fibre.",
     ),
-    as_json: bool = _JSON,
-    png: Path | None = _PNG,
+    as_json: bool = JSON,
+    png: Path | None = PNG,
 ) -> None:
-    """Which destinations lie within a range of RTTs of a source?"""
-    from ping_llm.query import pictures, show
+    """List the most probable destinations within a range of RTTs from a source."""
+    from ping_llm.answer import pictures, show
     from ping_llm.tables import print_json
 
     low, high = _range(rtt_range)
-    model = _load(run)
-    known = _context(model, src, within, at, context, from_data)
+    model = load(run, data, no_data)
+    known = _known(model, src, within, at, context)
     answer = model.inverse(src, low, high, at, known, within=within, count=top, bits=bits)
     limits = None
     if places is not None:
-        from ping_llm.query.places import Places
+        from ping_llm.answer.files import Places
 
         limits = Places(places).least_rtts(src, [one.address for one in answer.completions.best])
     if png is not None:
@@ -198,48 +291,64 @@ def inverse(
         print_json(show.inverse_values(answer, limits, high))
     else:
         print(f"P(a reply within {low:g} to {high:g} ms | {src}) = {100 * answer.probability:.1f} %")
+        if answer.probability < 0.01:
+            print(
+                "few destinations have such an RTT from this source; the list is conditional on one that has"
+            )
         print(show.completions_text(answer.completions, limits, high))
 
 
 def score(
-    run: Path = _RUN,
+    run: Path = RUN,
     file: Path = typer.Argument(help="Measurements: .parquet, .csv, .jsonl, or a folder of Parquet files."),
-    anomalies: int | None = typer.Option(None, "--anomalies", help="List the K strangest results instead."),
-    limit: int | None = typer.Option(None, "--limit", help="Stop after so many measurements."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON: one object a measurement."),
-    png: Path | None = _PNG,
+    anomalies: int | None = typer.Option(
+        None, "--anomalies", help="Number of most unusual results to list, instead of all."
+    ),
+    raw: bool = typer.Option(
+        False,
+        "--raw",
+        help="Print the uncalibrated bits of every field from the network alone, which is faster.",
+    ),
+    limit: int | None = typer.Option(None, "--limit", help="Largest number of measurements to score."),
+    data: Path | None = DATA,
+    no_data: bool = NO_DATA,
+    as_json: bool = typer.Option(False, "--json", help="Print JSON: one object per measurement."),
+    png: Path | None = PNG,
 ) -> None:
-    """How many bits does each measurement cost, field by field? Many bits: strange."""
-    from ping_llm.query.report import print_anomalies, print_scores
+    """Score how unusual each result is: bits and tail probability, given earlier measurements."""
+    from ping_llm.answer.report import print_anomalies, print_results, print_scores
 
     if anomalies is not None and anomalies < 1:
-        raise UsageError(f"--anomalies {anomalies} lists none: ask for at least one")
-    model = _load(run)
+        raise UsageError(f"--anomalies must be at least 1, not {anomalies}")
+    model = load(run, data, no_data)
     if anomalies is not None:
         print_anomalies(model, file, anomalies, limit, as_json, png)
-    else:
+    elif raw or model.stack is None:
         print_scores(model, file, limit, as_json, png)
+    else:
+        print_results(model, file, limit, as_json, png)
 
 
 def generate(
-    run: Path = _RUN,
-    src: str | None = _SRC,
-    at: str | None = _AT,
-    context: Path | None = _CONTEXT,
-    from_data: Path | None = _FROM_DATA,
-    histories: int = typer.Option(1, "--histories", help="How many, each by itself."),
-    measurements: int = typer.Option(10, "--measurements", help="New measurements of each."),
+    run: Path = RUN,
+    src: str | None = SRC,
+    at: str | None = AT,
+    context: Path | None = CONTEXT,
+    data: Path | None = DATA,
+    no_data: bool = NO_DATA,
+    histories: int = typer.Option(1, "--histories", help="Number of independent histories."),
+    measurements: int = typer.Option(10, "--measurements", help="New measurements per history."),
     temperature: float = _TEMPERATURE,
     seed: int = _SEED,
-    as_json: bool = _JSON,
-    png: Path | None = _PNG,
+    as_json: bool = JSON,
+    png: Path | None = PNG,
 ) -> None:
-    """Sample measurements, or the continuation of a source's history."""
-    from ping_llm.query import pictures, show
+    """Sample measurements, or a continuation of the history of a source."""
+    from ping_llm.answer import pictures, show
     from ping_llm.tables import print_json
 
-    model = _load(run)
-    known = None if src is None else _context(model, src, None, at, context, from_data)
+    model = load(run, data, no_data)
+    known = None if src is None else _known(model, src, None, at, context)
     made = model.generate(
         src, at, known, histories=histories, measurements=measurements, temperature=temperature, seed=seed
     )
@@ -248,44 +357,47 @@ def generate(
     print_json(show.generated_values(made)) if as_json else print(show.generated_text(made))
 
 
-def _load(run: Path) -> "Model":
-    import ping_llm
+def load(run: Path, data: Path | None, no_data: bool) -> "Model":
+    """The model, with the data that its contexts come from; a note on stderr where those are missing."""
+    from ping_llm.answer.model import Model
 
-    return ping_llm.load(run)
-
-
-def _most(model: "Model") -> int:
-    """Measurements that may fit: the shortest, of IPv4 with a short time, take eleven tokens."""
-    return max(model.config.max_length // 11, 4)
+    if data is not None and no_data:
+        raise UsageError("--data and --no-data exclude each other")
+    model = Model.load(run, data=data if data is not None else not no_data)
+    if model.data_note:
+        typer.echo(f"note: {model.data_note}", err=True)
+    return model
 
 
 def _range(text: str) -> tuple[float, float]:
+    """10-20, 10..20, <20 or 20 (below 20), with or without "ms"."""
+    plain = re.sub(r"\s|ms", "", text.lower()).replace("..", "-").replace("–", "-")
+    parts = ["0", plain.lstrip("<")] if plain.startswith("<") or "-" not in plain else plain.split("-")
     try:
-        low, high = (float(part) for part in text.replace("..", "-").split("-"))
+        low, high = map(float, parts)
     except ValueError:
-        raise UsageError(f"the range {text!r} cannot be read: write 10-20 for 10 to 20 ms") from None
+        raise UsageError(f"--rtt must be a range in ms, such as 10-20 or <20, not {text!r}") from None
+    if not 0 <= low < high:
+        raise UsageError(f"--rtt must go from a smaller to a larger RTT, such as 10-20, not {text!r}")
     return low, high
 
 
-def _context(
-    model: "Model", src: str, dst: str | None, at: str | None, path: Path | None, data: Path | None
-) -> "Context | None":
-    """Past measurements from a file (all of the asked source) or picked from rows."""
-    from ping_llm.query.context import Context, Question
-
-    if path is not None and data is not None:
-        raise UsageError("give --context or --from-data, not both")
-    question = Question.of(src, dst, at)
-    if data is not None:
-        from ping_llm.query.select import History
-
-        context = History(data).context(question, _most(model))
-        if not len(context):
-            raise PingError(f"{data} holds no earlier measurement of {src}: ask without --from-data")
-        return context
+def read_context(path: Path | None) -> "Context | None":
+    """Earlier measurements of the source, from a file."""
     if path is None:
         return None
-    from ping_llm.query.files import read_columns
+    from ping_llm.answer.context import Context
+    from ping_llm.answer.files import read_columns
 
     columns = read_columns(path)
     return Context.of(columns.src, columns.dst, columns.time, columns.rtt)
+
+
+def _known(model: "Model", src: str, dst: str | None, at: str | None, path: Path | None) -> "Context | None":
+    """Earlier measurements for a question to the network alone: from a file, or chosen from the data."""
+    from ping_llm.answer.context import Question
+
+    if path is not None or model.data is None:
+        return read_context(path)
+    found = model.data.context(Question.of(src, dst, at), max(model.config.max_length // 11, 4))
+    return found if len(found) else None

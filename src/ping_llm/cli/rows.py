@@ -16,22 +16,32 @@ def register(app: typer.Typer) -> None:
 
 
 def build(
-    inputs: list[str] = typer.Argument(..., metavar="IN...", help="Parquet files, folders or globs."),
+    inputs: list[str] = typer.Argument(
+        ..., metavar="IN...", help="Parquet of measurements: files, folders or patterns."
+    ),
     out: Path = typer.Option(..., "--out", help="Folder for the rows."),
-    engine: str = typer.Option("duckdb", help="duckdb, reference or spark: the same bytes."),
-    workers: int = typer.Option(0, help="Threads. 0: one a core."),
-    memory_limit: str = typer.Option("4GB", help="Peak memory stays below this + 1 GB."),
-    temp: Path | None = typer.Option(None, help="Folder for intermediate files. [default: in DIR]"),
-    max_row_mib: int = typer.Option(8, help="A longer history is split into consecutive rows."),
-    group_by: str = typer.Option("src_addr", help="src_addr or probe_id."),
-    split: str | None = typer.Option(None, help="Sub-folders by key, such as probe:0.9,0.1 (train, val)."),
-    spark_master: str | None = typer.Option(None, help="Spark: where to run, such as yarn."),
-    step: str | None = typer.Option(None, help="For clusters: only plan, scan, encode or finish."),
-    task: int = typer.Option(0, help="For clusters: which share of the step, from 0."),
-    tasks: int = typer.Option(1, help="For clusters: how many share the step."),
-    as_json: bool = typer.Option(False, "--json", help="Print the manifest's counts as JSON."),
+    engine: str = typer.Option(
+        "duckdb", help="Engine: duckdb, reference or spark; all write the same bytes."
+    ),
+    workers: int = typer.Option(0, help="Threads; 0 is one per core."),
+    memory_limit: str = typer.Option("4GB", help="Memory limit; the peak stays below it + 1 GB."),
+    temp: Path | None = typer.Option(None, help="Folder for intermediate files. [default: below --out]"),
+    max_row_mib: int = typer.Option(
+        8, help="Largest row in MiB; a longer history is split into consecutive rows."
+    ),
+    group_by: str = typer.Option("src_addr", help="Key of a row: src_addr or probe_id."),
+    split: str | None = typer.Option(
+        None, help="Shares by hash of the key, such as probe:0.9,0.1 for train and val."
+    ),
+    spark_master: str | None = typer.Option(None, help="Spark master, such as yarn."),
+    step: str | None = typer.Option(
+        None, help="Step to run alone, on clusters: plan, scan, encode or finish."
+    ),
+    task: int = typer.Option(0, help="Task of the step to run, from 0."),
+    tasks: int = typer.Option(1, help="Number of tasks that share the step."),
+    as_json: bool = typer.Option(False, "--json", help="Print the counts as JSON."),
 ) -> None:
-    """Build probe rows from measurements. Run again after an interruption, it goes on where it was."""
+    """Build probe rows from measurements. Run again after an interruption, it continues."""
     from ping_llm.rows.build import RowOptions, RunOptions, run_step
     from ping_llm.rows.build import build as run
 
@@ -62,9 +72,9 @@ def build(
 
 def inspect(
     folder: Path = typer.Argument(..., metavar="DIR", help="Folder of probe rows."),
-    row: int | None = typer.Option(None, "--row", help="Print this row."),
-    limit: int = typer.Option(20, help="Measurements of the row to print."),
-    html: Path | None = typer.Option(None, help="Write the figures as a page."),
+    row: int | None = typer.Option(None, "--row", help="Row to print, from 0."),
+    limit: int = typer.Option(20, help="Number of measurements of the row to print."),
+    html: Path | None = typer.Option(None, help="HTML file for the figures."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Show what is in a folder of rows."""

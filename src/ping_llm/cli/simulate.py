@@ -8,19 +8,21 @@ import typer
 def register(app: typer.Typer) -> None:
     @app.command()
     def simulate(
-        out: Path = typer.Argument(help="Folder to write into: date=YYYY-MM-DD/*.parquet and world.json."),
-        measurements: int = typer.Option(1_000_000, "--measurements", "-n", help="How many, exactly."),
-        probes: int | None = typer.Option(None, help="Sources. [default: one for 28 measurements]"),
-        targets: int | None = typer.Option(
-            None, help="Destinations, each with an IPv4 and an IPv6 address. [default: 4 √probes]"
+        out: Path = typer.Argument(help="Folder for date=YYYY-MM-DD/*.parquet and world.json."),
+        measurements: int = typer.Option(
+            1_000_000, "--measurements", "-n", help="Number of measurements, exactly."
         ),
-        days: int | None = typer.Option(None, help="[default: 7 for a million measurements]"),
-        seed: int = typer.Option(0, help="The same seed gives the same bytes."),
-        ases: int | None = typer.Option(None, help="Autonomous systems. [default: √(probes + targets)]"),
-        ipv6: float = typer.Option(0.42, help="Share of IPv6."),
+        probes: int | None = typer.Option(None, help="Number of sources. [default: one per 28 measurements]"),
+        targets: int | None = typer.Option(
+            None, help="Number of destinations, each with an IPv4 and an IPv6 address. [default: 4 √probes]"
+        ),
+        days: int | None = typer.Option(None, help="Number of days. [default: 7 for a million measurements]"),
+        seed: int = typer.Option(0, help="Random seed; the same seed gives the same bytes."),
+        ases: int | None = typer.Option(None, help="Number of ASes. [default: √(probes + targets)]"),
+        ipv6: float = typer.Option(0.42, help="Share of IPv6 measurements."),
         failed: float = typer.Option(0.035, help="Share of measurements without a reply."),
-        start: str = typer.Option("2024-01-01", help="First day."),
-        as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+        start: str = typer.Option("2024-01-01", help="First day, as YYYY-MM-DD."),
+        as_json: bool = typer.Option(False, "--json", help="Print the options and the time taken as JSON."),
     ) -> None:
         """Write measurements of a synthetic Internet whose true distribution is known.
 

@@ -1,47 +1,164 @@
-"""ping-llm train"""
+"""`ping-llm fit`, `calibrate`, `train`, `runs` and `export`: from data to a model."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ping_llm.errors import PingError, UsageError
 
-def register(app: typer.Typer) -> None:
+if TYPE_CHECKING:
+    import numpy as np
+
+
+_DEFAULT_MINUTES = 20.0
+
+
+def register_fit(app: typer.Typer) -> None:
+    app.command()(fit)
+    app.command()(calibrate)
+
+
+def fit(
+    inputs: list[str] = typer.Argument(
+        metavar="DATA…",
+        help="Atlas results (pings, traceroutes), tables (Parquet, CSV), or a folder of measurements.",
+        show_default=False,
+    ),
+    run: Path = typer.Option(..., "--run", help="Folder of the run.", show_default=False),
+    minutes: float = typer.Option(_DEFAULT_MINUTES, "--minutes", help="Minutes of training."),
+    config: str | None = typer.Option(
+        None, "--config", help="Training config.  [default: chosen by data and machine]"
+    ),
+    traceroutes: str = typer.Option(
+        "off", "--traceroutes", help="Use of traceroutes: off, last (their destinations) or hops."
+    ),
+    start: Path | None = typer.Option(None, "--from", help="Run whose weights training starts from."),
+    final: bool = typer.Option(
+        False, "--final", help="Train on all data for the last quarter of the minutes, after the report."
+    ),
+    queries: int = typer.Option(1000, "--queries", help="Questions per test of the report."),
+    baselines: str = typer.Option("all", "--baselines", help="Simple methods, separated by commas, or all."),
+    seed: int = typer.Option(0, "--seed", help="Random seed of the held-out part."),
+    world: Path | None = typer.Option(
+        None,
+        "--world",
+        help="Folder of the simulation, for simulated data: adds the true distribution to the report.",
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
+) -> None:
+    """Ingest, split, train, calibrate and evaluate: a run that answers queries, with a report.
+
+    An interrupted fit resumes with the same command. DATA must have at least 300 measurements.
+    """
+    from ping_llm.answer.methods.registry import full_name
+    from ping_llm.fit.options import FitOptions
+    from ping_llm.fit.run import fit as run_fit
+    from ping_llm.fit.screen import summary_text
+    from ping_llm.splits.holdout import SplitOptions
+    from ping_llm.tables import print_json
+
+    names = () if baselines == "all" else tuple(full_name(name) for name in baselines.split(","))
+    options = FitOptions(
+        minutes=minutes,
+        config=config,
+        traceroutes=traceroutes,
+        final=final,
+        seed=seed,
+        splits=SplitOptions(seed=seed),
+        queries=queries,
+        baselines=names,
+    )
+
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    result = run_fit(inputs, run, options, say, start=start, world=world)
+    if as_json:
+        print_json(result)
+    else:
+        typer.echo(summary_text(result, run))
+
+
+def calibrate(
+    run: Path = typer.Argument(help="Trained run.", show_default=False),
+    data: Path = typer.Option(
+        ...,
+        "--data",
+        help="Measurements (Parquet). RUN must be trained on the part that the options below leave.",
+        show_default=False,
+    ),
+    time: float = typer.Option(0.9, help="Share of the measurements, oldest first, that RUN was trained on."),
+    pairs: float = typer.Option(0.08, help="Share of pairs that were held out."),
+    sources: float = typer.Option(0.08, help="Share of sources that were held out."),
+    destinations: float = typer.Option(0.08, help="Share of destinations that were held out."),
+    seed: int = typer.Option(1, help="Random seed of the held-out part."),
+    queries: int = typer.Option(800, help="Held-out questions per kind."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Fit the stack of RUN on data that were held out of its training. `fit` does this already."""
+    from ping_llm.fit.calibrate import calibrate as run_calibrate
+    from ping_llm.fit.screen import stack_text
+    from ping_llm.splits.holdout import SplitOptions
+    from ping_llm.tables import print_json
+
+    stack = run_calibrate(run, data, SplitOptions(time, pairs, sources, destinations, seed), queries)
+    if as_json:
+        print_json(stack.as_dict())
+    else:
+        typer.echo(stack_text(stack))
+
+
+def register_train(app: typer.Typer) -> None:
     @app.command()
     def train(
         config: str = typer.Argument(
-            help="A packaged config (tiny, menog, 20m, 100m, 300m) or a .yml's path."
+            help="Packaged config (tiny, menog, 20m, 100m, 300m) or path of a .yml file."
         ),
         overrides: list[str] | None = typer.Argument(
-            None, metavar="KEY=VALUE…", help="MaxText's keys or ours."
+            None, metavar="KEY=VALUE…", help="Config keys to override: MaxText's or network_*."
         ),
-        run: Path | None = typer.Option(None, "--run", help="The run's folder.  [default: runs/CONFIG]"),
+        run: Path | None = typer.Option(None, "--run", help="Folder of the run.  [default: runs/CONFIG]"),
         rows: Path | None = typer.Option(None, "--rows", help="Probe rows to train on."),
         eval_rows: Path | None = typer.Option(None, "--eval-rows", help="Probe rows to evaluate on."),
         weights: Path | None = typer.Option(
-            None, "--weights", help="Begin with the newest weights of this run, if there are none yet."
+            None, "--weights", help="Run whose newest weights a new run starts from."
+        ),
+        minutes: float | None = typer.Option(
+            None, "--minutes", help="Time budget instead of steps; needs lr_schedule_type=wsd."
         ),
         coordinator: str = typer.Option(
-            "", envvar="PING_LLM_COORDINATOR", help="HOST:PORT where several processes meet."
+            "", envvar="PING_LLM_COORDINATOR", help="HOST:PORT of the coordinator, for several processes."
         ),
-        processes: int | None = typer.Option(None, envvar="PING_LLM_PROCESSES", help="How many there are."),
-        process: int | None = typer.Option(None, envvar="PING_LLM_PROCESS", help="Which this is, from 0."),
-        plan: bool = typer.Option(False, "--plan", help="Print what it would take, and do not train."),
+        processes: int | None = typer.Option(None, envvar="PING_LLM_PROCESSES", help="Number of processes."),
+        process: int | None = typer.Option(
+            None, envvar="PING_LLM_PROCESS", help="Index of this process, from 0."
+        ),
+        plan: bool = typer.Option(
+            False, "--plan", help="Print parameters, memory, FLOPs and steps without training."
+        ),
         as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     ) -> None:
-        """Train a model, or go on where the run stopped.
+        """Train a model, or resume a run that stopped.
 
-        Exit codes: 0 finished, 1 failed, 2 bad usage, 75 stopped by SIGTERM or SIGINT and saved: run it
-        again.
+        Exit codes: 0 finished, 1 failed, 2 bad usage, 75 stopped by SIGTERM or SIGINT after saving a
+        checkpoint: run the same command again.
         """
         if plan:
+            if minutes is not None:
+                from ping_llm.errors import UsageError
+
+                raise UsageError(
+                    "--plan and --minutes exclude each other: --minutes decides the steps during training"
+                )
             _print_plan(config, overrides or [], rows, as_json)
             return
         from dataclasses import asdict
 
         from ping_llm.tables import print_json
-        from ping_llm.train.hosts import Hosts
+        from ping_llm.train.processes import EXIT_CODE, Hosts
         from ping_llm.train.run import train as run_training
-        from ping_llm.train.stops import EXIT_CODE
 
         outcome = run_training(
             config,
@@ -50,24 +167,27 @@ def register(app: typer.Typer) -> None:
             rows=rows,
             eval_rows=eval_rows,
             weights=weights,
+            minutes=minutes,
             hosts=Hosts.of(coordinator, processes, process),
         )
         if as_json:
             print_json({**asdict(outcome), "run": str(outcome.run)})
         if outcome.state == "stopped":
-            typer.echo(f"stopped and saved after step {outcome.step}; the same command goes on", err=True)
+            typer.echo(
+                f"stopped after step {outcome.step}, with a checkpoint; the same command resumes", err=True
+            )
             raise typer.Exit(EXIT_CODE)
         if as_json:
             return
         if outcome.state == "already":
-            typer.echo(f"{outcome.run} is finished: {outcome.step + 1} steps; raise steps=… to go on")
+            typer.echo(f"{outcome.run} is finished: {outcome.step + 1} steps")
         else:
             typer.echo(f"{outcome.run}: {outcome.step + 1} steps, loss {outcome.loss:.4f}")
 
 
 def _print_plan(config: str, overrides: list[str], rows: Path | None, as_json: bool) -> None:
     from ping_llm.tables import print_json, table
-    from ping_llm.train.plan import plan
+    from ping_llm.train.estimate import plan
 
     figures = plan(config, overrides, rows=rows)
     if as_json:
@@ -82,3 +202,157 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if value < 100 or value >= 1e9 else f"{value:,.0f}"
     return str(value)
+
+
+def register_runs(app: typer.Typer) -> None:
+    runs = typer.Typer(help="List runs and plot their learning curves.")
+    app.add_typer(runs, name="runs")
+
+    @runs.callback(invoke_without_command=True)
+    def list_runs(
+        context: typer.Context,
+        base: Path = typer.Option(Path("runs"), "--in", help="Folder that contains the runs."),
+        as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    ) -> None:
+        """List the runs in a folder with state, step and loss."""
+        if context.invoked_subcommand:
+            return
+        from dataclasses import asdict
+
+        from ping_llm.tables import print_json, table
+        from ping_llm.train.runs import standings
+
+        found = standings(base)
+        for run in found:
+            if run.problem:
+                typer.echo(f"warning: {run.problem}", err=True)
+        if as_json:
+            print_json([asdict(run) for run in found])
+            return
+        if not found:
+            typer.echo(f"no runs in {base}")
+            return
+        lines = [
+            (
+                run.name,
+                run.state,
+                f"{run.step:,} of {run.steps:,}" if run.steps else f"{run.step:,}",
+                *map(_number, (run.loss, run.bits, run.eval_loss)),
+                run.updated,
+            )
+            for run in found
+        ]
+        typer.echo(table(lines, ("run", "state", "step", "loss", "bits", "eval loss", "updated")))
+
+    @runs.command()
+    def plot(
+        run: list[Path] = typer.Argument(help="Runs."),
+        out: Path = typer.Option(Path("runs/curves.png"), help="PNG file to write."),
+        key: str = typer.Option(
+            "loss", help="Value to plot: loss, or the bits of total, source, destination, rtt, time or order."
+        ),
+    ) -> None:
+        """Plot the learning curves of several runs in one PNG."""
+        from ping_llm.train.runs import plot as draw
+
+        draw(run, out, key)
+        typer.echo(str(out))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def register_export(app: typer.Typer) -> None:
+    app.command("export")(export)
+
+
+def export(
+    run: Path = typer.Argument(help="Run, checkpoint or export.", show_default=False),
+    to: str = typer.Option(
+        "hf", "--to", help="Format. hf: Hugging Face folder. onnx: graph with a KV cache."
+    ),
+    out: Path | None = typer.Option(None, "--out", help="Output folder.  [default: RUN/export or RUN/onnx]"),
+    int8: bool = typer.Option(
+        True, help="With onnx: also write a graph with 8-bit weights and measure its loss."
+    ),
+    data: Path | None = typer.Option(
+        None,
+        "--data",
+        help="With onnx: measurements on which the loss is measured.  [default: generated ones]",
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Export a model as safetensors with a model card, or as ONNX."""
+    from ping_llm.tables import print_json, table
+
+    if to not in ("hf", "onnx"):
+        raise UsageError(f"--to must be hf or onnx, not {to!r}")
+    folder = out or run / ("export" if to == "hf" else "onnx")
+    written = _hugging_face(run, folder) if to == "hf" else _onnx(run, folder, int8, data)
+    if as_json:
+        print_json(written)
+    else:
+        print(table([list(row.values()) for row in written["files"]], list(written["files"][0])))
+
+
+def _hugging_face(run: Path, folder: Path) -> dict[str, Any]:
+    from ping_llm.files import write_text
+    from ping_llm.model import export as model_export
+    from ping_llm.model.card import model_card
+
+    model_export.export(run, folder)
+    model = model_export.read(folder)
+    write_text(folder / "README.md", model_card(model, run if (run / "run.json").is_file() else None))
+    return {"folder": str(folder), "files": [_size(path) for path in sorted(folder.iterdir())]}
+
+
+def _onnx(run: Path, folder: Path, int8: bool, data: Path | None) -> dict[str, Any]:
+    try:
+        from ping_llm.model import onnx
+    except ImportError as error:
+        raise PingError(f"{error}: install the extra `onnx` (pip install 'ping-llm[onnx]')") from None
+    from ping_llm.files import write_json
+    from ping_llm.model import check
+    from ping_llm.model import export as model_export
+    from ping_llm.model.engine import Engine, keep_compiled
+
+    keep_compiled()
+    model = model_export.read(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    onnx.write(model.config, model.tensors, folder / "model.onnx")
+    graphs = [folder / "model.onnx"]
+    if int8:
+        onnx.write(model.config, model.tensors, folder / "model.int8.onnx", int8=True)
+        graphs.append(folder / "model.int8.onnx")
+    engine = Engine(model.config, model.tensors)
+    sequences = check.sample_sequences(engine) if data is None else _windows(run, data)
+    files = [_size(path) | asdict(check.compare(engine, path, sequences)) for path in graphs]
+    write_json(folder / "tokens.json", model.tokens)
+    write_json(folder / "loss.json", files)
+    if files[0]["max_difference"] > 1e-3:
+        difference = files[0]["max_difference"]
+        raise PingError(
+            f"{graphs[0]} differs from the engine by {difference:.2g} in a logit; it must not be used"
+        )
+    return {"folder": str(folder), "files": files}
+
+
+def _windows(run: Path, data: Path, count: int = 64) -> "np.ndarray":
+    """Windows of measurements as tokens, int32 [count, length], padded with PAD."""
+    import numpy as np
+
+    from ping_llm.answer.files import read_columns
+    from ping_llm.answer.model import Model
+
+    windows = Model.load(run).scorer().windows(read_columns(data), count)
+    if not windows:
+        raise PingError(f"{data} has no measurements: the loss cannot be measured")
+    padded = np.zeros((len(windows), max(map(len, windows))), np.int32)
+    for row, window in enumerate(windows):
+        padded[row, : len(window)] = window
+    return padded
+
+
+def _size(path: Path) -> dict[str, Any]:
+    return {"file": path.name, "bytes": path.stat().st_size}

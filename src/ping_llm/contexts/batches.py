@@ -1,23 +1,111 @@
-"""The stream of batches: what training iterates over, stops and resumes.
+"""The stream of batches that a training iterates over, stops and resumes.
 
 The stream is a function of (dataset fingerprint, options, seed, global batch size, length). Threads,
 processes, hosts and restarts only decide who makes which part of it, and when. Resuming costs planning one
-unit.
+unit. `Stream` holds what identifies a stream; it is small enough to be sent to another process.
 """
 
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from ping_llm.contexts.options import ContextOptions
-from ping_llm.contexts.plan import Place, Unit
-from ping_llm.contexts.stream import Stream, open_rows
-from ping_llm.contexts.units import STOP, FilledUnit, Rows
+from ping_llm.contexts.options import ContextOptions, Parameters
+from ping_llm.contexts.plan import Place, Planner, Unit, unit_sequences
+from ping_llm.contexts.units import NOTES, SKIP, STOP, FilledUnit, Rows, UnitFiller
 from ping_llm.errors import PingError, UsageError
+from ping_llm.rows.store import RowStore
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One host's share of a stream. The arguments are those of `Batches`."""
+
+    rows: Rows
+    batch_size: int
+    length: int
+    options: ContextOptions = field(default_factory=ContextOptions)
+    seed: int = 0
+    epochs: int | None = None
+    process_index: int = 0
+    process_count: int = 1
+    on_bad_row: str = STOP
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "length", "process_count"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.epochs is not None and self.epochs < 1:
+            raise UsageError(f"epochs is {self.epochs}: it must be at least 1, or None for an endless stream")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed is {self.seed}: give a whole number from 0 to 2^63 - 1")
+        if not 0 <= self.process_index < self.process_count or self.batch_size % self.process_count:
+            raise UsageError(
+                f"a global batch of {self.batch_size} cannot be shared by {self.process_count} hosts "
+                f"(this is host {self.process_index}): batch_size must be a multiple of the hosts"
+            )
+        if self.on_bad_row not in (STOP, SKIP):
+            raise UsageError(f"on_bad_row is {self.on_bad_row!r}: choose {STOP} or {SKIP}")
+        Parameters.of(self.options, self.length)
+
+    def identity(self) -> dict[str, Any]:
+        """What two equal streams have in common; hosts and threads are not part of it."""
+        return {
+            "fingerprint": self.rows.fingerprint,
+            "options": self.options.digest(),
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "length": self.length,
+            "epochs": self.epochs,
+        }
+
+    def planner(self) -> Planner:
+        return Planner(
+            self.rows.index,
+            Parameters.of(self.options, self.length),
+            unit_sequences(self.batch_size),
+            self.length,
+            self.seed,
+        )
+
+    def filler(self) -> UnitFiller:
+        return UnitFiller(
+            rows=self.rows,
+            parameters=Parameters.of(self.options, self.length),
+            seed=self.seed,
+            length=self.length,
+            batch_size=self.batch_size,
+            process_index=self.process_index,
+            process_count=self.process_count,
+            fillers=self.epochs is None,
+            on_bad_row=self.on_bad_row,
+        )
+
+    def unit_bytes(self) -> int:
+        """Memory of a filled unit of this host."""
+        sequences = unit_sequences(self.batch_size) // self.process_count
+        return 4 * sequences * (4 * self.length + NOTES * self.options.max_segments)
+
+
+def open_rows(rows: str | Path | Rows, data_format: str = "probe_chunks") -> Rows:
+    """The rows behind a path: `probe_chunks` are built rows, `network_parquet` is a table of measurements."""
+    if not isinstance(rows, str | Path):
+        return rows
+    if data_format == "probe_chunks":
+        return RowStore(rows)
+    if data_format == "network_parquet":
+        from ping_llm.contexts.memory_rows import rows_of_parquet
+
+        return rows_of_parquet(rows)
+    raise UsageError(
+        f"network_data_format is {data_format!r}: choose probe_chunks (rows that `ping-llm rows build` made) "
+        "or network_parquet (measurements as Parquet, for small data)"
+    )
+
 
 STATE_VERSION = 1
 
@@ -31,15 +119,15 @@ class Batches:
         batch_size: sequences of a global batch.
         length: tokens of a sequence.
         seed: chooses the stream.
-        epochs: None goes on for ever and leaves no space unused; a number gives exactly the planned contexts
-            of so many epochs, the tail padded with segmentation 0.
+        epochs: None is endless and leaves no space unused; a number gives exactly the planned contexts of
+            that many epochs, the tail padded with segmentation 0.
         process_index, process_count: which share of each batch this host makes.
-        threads: filling threads beside the caller's; 0 fills in the caller's.
+        threads: filling threads besides the caller's; 0 fills in the caller's thread.
         workers: Grain worker processes that fill instead of threads; 0 for none. Threads share memory and are
             the faster choice; processes help where other Python code holds the GIL for long.
         per_worker_buffer_size: filled units that each worker keeps ready.
         ram_budget_mb: bound on the memory of units that are filled ahead; 0 for none.
-        on_bad_row: "stop" raises an error that names the row; "skip" logs, counts and goes on.
+        on_bad_row: "stop" raises an error that names the row; "skip" logs and counts it.
         data_format: "probe_chunks" or "network_parquet".
         grain_debug_mode: run through Grain, and print its execution summary when closed.
         grain_visualization_dir: the same, and write summary and graph of the pipeline there.
@@ -121,7 +209,8 @@ class Batches:
             try:
                 self._current = next(self._filled)
             except PingError:
-                # A generator that raised only says "the end" from then on; asked again, we fail again.
+                # A generator that raised is exhausted: make a new one, so that the next
+                # call raises the error again.
                 self._filled = None
                 raise
             self.bad_rows.update(self._current.bad_rows)
@@ -155,7 +244,7 @@ class Batches:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where a state of the same stream was taken, whatever threads, workers or hosts made it."""
+        """Resume from a state of the same stream, taken with any number of threads, workers or hosts."""
         if state.get("version") != STATE_VERSION:
             raise PingError(
                 f"the data state has version {state.get('version')}, this program reads {STATE_VERSION}; "
@@ -173,7 +262,7 @@ class Batches:
         self._within = int(state["within"])
 
     def close(self) -> None:
-        """Stop threads and worker processes. Iterating goes on where it was, with new ones."""
+        """Stop threads and worker processes. Iterating continues with new ones."""
         self._filled = self._current = None
         self._end_threads()
         if self._grain is not None:
@@ -205,7 +294,7 @@ class Batches:
         return map(self._filler.fill, self.plans())
 
     def _from_threads(self) -> Iterator[FilledUnit]:
-        # One thread more plans, a unit ahead: planning takes 1 ms, which whoever asks would have to wait.
+        # One more thread plans a unit ahead: planning takes 1 ms, which the caller would wait for.
         self._end_threads()  # of a stream that failed
         filling = ThreadPoolExecutor(self._threads, "ping-llm-contexts")
         planning = ThreadPoolExecutor(1, "ping-llm-plans")
@@ -227,7 +316,7 @@ class Batches:
         self._pools = ()
 
     def _from_grain(self) -> Iterator[FilledUnit]:
-        # Grain imports JAX where JAX is installed, so nobody pays for it who does not use it.
+        # Imported late: Grain imports JAX where that is installed.
         from ping_llm.contexts import grain_pipeline
 
         self._grain = grain_pipeline.iterate(

@@ -7,32 +7,30 @@ import numpy as np
 
 from ping_llm.compiled import kernel
 from ping_llm.contexts.draws import (
+    ALL,
     FIELD_ORDER,
     FOCUS_COUNT,
     FOCUS_OTHER,
     FOCUS_POINT,
+    FOCUSED,
     MEASUREMENT_BITS,
+    NONE,
     ORDERED,
     SAMPLE,
     SHUFFLE,
+    UNNAMED,
     UNTIMED_PLACE,
     UNTIMED_RANK,
     UNTIMED_SHARE,
-    below,
-    draw,
-    lower,
-    upper,
-)
-from ping_llm.contexts.shape import (
-    ALL,
-    FOCUSED,
-    NONE,
-    UNNAMED,
     WIDE,
     WIDE_REACH,
     WINDOW,
+    below,
+    draw,
     known_destination,
+    lower,
     untimed_count,
+    upper,
 )
 from ping_llm.tokens.codec import (
     put_address,

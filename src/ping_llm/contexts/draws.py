@@ -1,13 +1,21 @@
-"""Chance without state: every draw is a hash of who asks, for what, and how often before.
+"""Stateless random draws, and the shape of a context: mode, kind, measurements, bound on its tokens.
 
-A generator with state would tie a batch to everything drawn before it, and so to threads, hosts and restarts.
-Here a draw is a function of integers alone. One costs three multiplications, about 1.5 ns.
+Every draw is a hash of a key, a purpose and a counter. A generator with state would tie a batch to everything
+drawn before it, and so to threads, hosts and restarts. A draw costs three multiplications, about 1.5 ns.
 `reference.py` has the same functions in plain Python.
+
+The shape is known before the row is read, which makes planning cheap: it needs the row's count and IP
+version, both in the manifest's index, and the context's draws. It does not know whether a delta takes 2 or 5
+tokens, whether a ping failed, and which optional fields are known; it assumes the longest. A context is never
+longer than its bound.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from ping_llm.compiled import kernel
+from ping_llm.hashing import GOLDEN, finalize_one
 
 # What is drawn. The number is part of the hash: never reuse one for another purpose.
 MODE = 1
@@ -36,12 +44,6 @@ ROUND = 23  # to 28: one for each of ROUNDS
 ORDERED = 29
 SOURCE_UNNAMED = 30
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
-_THIRTY = np.uint64(30)
-_TWENTY_SEVEN = np.uint64(27)
-_THIRTY_ONE = np.uint64(31)
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -53,17 +55,9 @@ ROUNDS = 6
 
 
 @kernel
-def mix(value):
-    """Spread 64 bits over 64 bits, one to one (the finaliser of SplitMix64)."""
-    value = (value ^ (value >> _THIRTY)) * _FIRST
-    value = (value ^ (value >> _TWENTY_SEVEN)) * _SECOND
-    return value ^ (value >> _THIRTY_ONE)
-
-
-@kernel
 def draw(key, purpose, index):
     """64 random bits: the `index`-th draw for `purpose` under `key`."""
-    return mix(key + _GOLDEN * np.uint64((purpose << _PURPOSE_SHIFT) + index + 1))
+    return finalize_one(key + GOLDEN * np.uint64((purpose << _PURPOSE_SHIFT) + index + 1))
 
 
 @kernel
@@ -85,7 +79,7 @@ def lower(bits):
 @kernel
 def combine(key, value):
     """The key of a part: `value` (at least 0) of what `key` names."""
-    return mix(key + _GOLDEN * np.uint64(value + 1))
+    return finalize_one(key + GOLDEN * np.uint64(value + 1))
 
 
 @kernel
@@ -157,3 +151,125 @@ def log_uniform(key, count):
         if size <= count and below(draw(key, WINDOW_KEEP, tries), size) < (1 << octave):
             return size
         tries += 1
+
+
+# Timestamp modes.
+ALL, PART, NONE = 0, 1, 2
+MODE_NAMES = ("all", "part", "none")
+
+# Kinds of selection.
+WHOLE, WINDOW, FOCUSED, WIDE = 0, 1, 2, 3
+KIND_NAMES = ("whole", "window", "focused", "wide")
+
+#: A wide context looks so many measurements far to either side for each that it has room for: a probe that
+#: pings thirty destinations in turn is through with them after one. More would only cost time.
+WIDE_REACH = 32
+
+# Tokens of a time: the first of a context is absolute; rows are in order and within 1970–2100, so
+# every other one is a delta that four bytes can hold.
+ABSOLUTE_LENGTH = 9
+DELTA_LENGTH = 5
+
+
+#: `Shape.source_bytes` of a context that does not tell its source, and the tokens that say so.
+UNNAMED = -1
+UNNAMED_LENGTH = 3
+
+
+class Shape(NamedTuple):
+    mode: int
+    kind: int
+    source_bytes: int  # how much of the source is stated; 0: all of it; UNNAMED: nothing
+    start: int  # the window within the row
+    window: int
+    measurements: int  # 0 if not even one fits
+    bound: int  # tokens at most
+
+
+@kernel
+def untimed_count(share, count):
+    """How many of `count` measurements lose their time: uniform among the whole numbers in 10–90 %.
+
+    Of a single measurement, 0 or 1. `share` is 32 random bits.
+    """
+    if count == 1:
+        return share >> 31
+    least = (count + 9) // 10
+    most = (9 * count) // 10
+    return least + ((share * (most - least + 1)) >> 32)
+
+
+@kernel
+def _time_bound(mode, share, count):
+    if mode == NONE:
+        return 0
+    timed = count
+    if mode == PART:
+        timed -= untimed_count(share, count)
+    if timed == 0:
+        return 0
+    return ABSOLUTE_LENGTH + DELTA_LENGTH * (timed - 1)
+
+
+@kernel
+def known_destination(key, place, cut, address):
+    """How many bytes of the destination the measurement at `place` states; 0 means all."""
+    if cut:
+        return 1 + below(draw(key, DESTINATION_BYTES, place), address - 1)
+    return 0
+
+
+@kernel
+def _fitting(key, most, budget, address, source_bytes, mode, p):
+    """The most measurements, up to `most`, whose bound is within the budget; and that bound."""
+    source = address + 1
+    if source_bytes == UNNAMED:
+        source = UNNAMED_LENGTH
+    elif source_bytes:
+        source = source_bytes + 2
+    share = upper(draw(key, UNTIMED_SHARE, 0))
+    fixed = 1 + p.result_length + p.extra_length
+    total = 0
+    bound = 0
+    for place in range(most):
+        bits = draw(key, MEASUREMENT_BITS, place)
+        known = known_destination(key, place, lower(bits) < p.prefix, address)
+        total += fixed + (known + 2 if known else address + 1)
+        if place == 0 or upper(bits) < p.repeat_source:
+            total += source
+        timed = total + _time_bound(mode, share, place + 1)
+        if timed > budget:
+            return place, bound
+        bound = timed
+    return most, bound
+
+
+@kernel
+def shape_of(key, measurements, ipv4, budget, p):
+    """The shape of the context `key` of a row with so many measurements, within `budget` tokens."""
+    address = 4 if ipv4 else 16
+    chance = upper(draw(key, MODE, 0))
+    mode = NONE
+    if chance < p.all_times:
+        mode = ALL
+    elif chance < p.all_times + p.part_times:
+        mode = PART
+    source_bytes = 0
+    if upper(draw(key, SOURCE_UNNAMED, 0)) < p.unnamed_source:
+        source_bytes = UNNAMED
+    elif upper(draw(key, SOURCE_CUT, 0)) < p.source_prefix:
+        source_bytes = 1 + below(draw(key, SOURCE_BYTES, 0), address - 1)
+
+    if measurements <= p.per_context:
+        count, bound = _fitting(key, measurements, budget, address, source_bytes, mode, p)
+        if count == measurements:
+            return Shape(mode, WHOLE, source_bytes, 0, measurements, count, bound)
+    chance = upper(draw(key, KIND, 0))
+    if chance < p.focus + p.wide:
+        count, bound = _fitting(key, measurements, budget, address, source_bytes, mode, p)
+        kind = FOCUSED if chance < p.focus else WIDE
+        return Shape(mode, kind, source_bytes, 0, measurements, count, bound)
+    window = log_uniform(key, measurements)
+    start = below(draw(key, WINDOW_OFFSET, 0), measurements - window + 1)
+    count, bound = _fitting(key, window, budget, address, source_bytes, mode, p)
+    return Shape(mode, WINDOW, source_bytes, start, window, count, bound)

@@ -10,8 +10,8 @@ import numpy as np
 
 from ping_llm.compiled import kernel
 from ping_llm.contexts.context import arrange, select, write
-from ping_llm.contexts.draws import FILLER_KEY, FILLER_PICK, below, draw
-from ping_llm.contexts.shape import shape_of
+from ping_llm.contexts.draws import FILLER_KEY, FILLER_PICK, below, draw, shape_of
+from ping_llm.measurements.address_kernels import is_ipv4_bytes
 
 #: Sequences that share their rows as a source of fillers: a host reads whole groups.
 GROUP = 8
@@ -120,7 +120,7 @@ def fill(
                 count = offsets[row + 1] - begin
                 if count == 0:  # a bad row, skipped
                     continue
-                ipv4 = _is_ipv4(src[row])
+                ipv4 = is_ipv4_bytes(src[row])
                 shape = shape_of(key, count, ipv4, budget, p)
             else:
                 space = length - position
@@ -141,7 +141,7 @@ def fill(
                         tried = shape_of(
                             draw(filler_key[line], FILLER_KEY, tries),
                             size_of_row,
-                            _is_ipv4(src[candidate_row]),
+                            is_ipv4_bytes(src[candidate_row]),
                             budget,
                             p,
                         )
@@ -160,7 +160,7 @@ def fill(
                 row = context_row[context]
                 begin = offsets[row]
                 count = offsets[row + 1] - begin
-                ipv4 = _is_ipv4(src[row])
+                ipv4 = is_ipv4_bytes(src[row])
                 shape = shape_of(key, count, ipv4, budget, p)
 
             select(chosen, marks, ranks, focus, key, shape, words, begin, count, p)
@@ -187,11 +187,3 @@ def fill(
             inputs[line, at] = 0
             positions[line, at] = 0
             segments[line, at] = 0
-
-
-@kernel
-def _is_ipv4(packed):
-    for index in range(10):
-        if packed[index] != 0:
-            return False
-    return packed[10] == 255 and packed[11] == 255

@@ -19,8 +19,8 @@ import grain
 import numpy as np
 from grain._src.python.dataset.stats import pretty_format_summary, record_next_duration_if_output
 
+from ping_llm.contexts.batches import Stream
 from ping_llm.contexts.plan import Place, Unit
-from ping_llm.contexts.stream import Stream
 from ping_llm.contexts.units import FilledUnit
 from ping_llm.files import write_text
 

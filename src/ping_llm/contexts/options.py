@@ -1,4 +1,4 @@
-"""How contexts are drawn. Every default stands here."""
+"""Options of the contexts, with every default."""
 
 import dataclasses
 import hashlib
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ping_llm.errors import UsageError
+from ping_llm.rows import MAX_CONTEXTS_PER_ROW, MEASUREMENTS_PER_CONTEXT
 from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RTT_ENCODINGS, rtt_encoding
 
 #: Names of the fields, as the option `fields` states them.
@@ -23,10 +24,10 @@ class ContextOptions:
 
     Attributes:
         repeat_source: probability that a measurement after the first states the shared source again.
-        prefix_probability: probability that an address is cut to a prefix: the source once a context, each
+        prefix_probability: probability that an address is cut to a prefix: the source once per context, each
             destination by itself.
         source_prefix_probability: that of the source, where it is to differ; -1: the same.
-        unnamed_source_probability: share of contexts that tell nothing of their source's address: they state
+        unnamed_source_probability: share of contexts that do not name their source: they state
             `addresses.unnamed`.
         ordered_fields: share of contexts whose measurements all state their fields in the order in which
             questions do: source, destination, time, result. In the rest each has an order of its own.
@@ -35,9 +36,9 @@ class ContextOptions:
         wide_probability: share of wide contexts among those, which have as many destinations as they can.
         timestamps_all: share of contexts whose measurements all have a time, in order.
         timestamps_part: share in which 10 to 90 % of the measurements lose theirs. The rest has none.
-        measurements_per_context: a row of n measurements gives ceil(n / this) contexts an epoch; one that
+        measurements_per_context: a row of n measurements gives ceil(n / this) contexts per epoch; one that
             gives a single context is used whole if it fits.
-        max_contexts_per_row: but at most so many, lest a few busy probes be the epoch.
+        max_contexts_per_row: upper limit of that, so that a few busy probes do not dominate.
         max_context_tokens: largest context; 0 means the sequence's length.
         max_segments: most contexts in a sequence. Attention kernels have a limit too; set both alike.
         fields: what a measurement states: src,dst,rtt and any of time,size,errors,msm_id.
@@ -55,8 +56,8 @@ class ContextOptions:
     wide_probability: float = 0.0
     timestamps_all: float = 0.4
     timestamps_part: float = 0.3
-    measurements_per_context: int = 30
-    max_contexts_per_row: int = 16
+    measurements_per_context: int = MEASUREMENTS_PER_CONTEXT
+    max_contexts_per_row: int = MAX_CONTEXTS_PER_ROW
     max_context_tokens: int = 0
     max_segments: int = 32
     fields: str = "src,dst,rtt,time"

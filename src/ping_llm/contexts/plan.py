@@ -11,17 +11,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from ping_llm.compiled import kernel
-from ping_llm.contexts.draws import SEQUENCE_ORDER, below, context_key, draw, epoch_key, permuted, unit_key
+from ping_llm.contexts.draws import (
+    SEQUENCE_ORDER,
+    below,
+    context_key,
+    draw,
+    epoch_key,
+    permuted,
+    shape_of,
+    unit_key,
+)
 from ping_llm.contexts.options import Parameters
-from ping_llm.contexts.shape import shape_of
 from ping_llm.errors import PingError
-from ping_llm.rows.index import FLAG_IPV4, RowIndex
+from ping_llm.rows.manifest import FLAG_IPV4, RowIndex
 
 #: Rows between two remembered sums of K: 7 million rows need 27,344 sums; a look-up walks 128 rows on
 #: average.
 STRIDE = 256
 
-#: A unit has at least so many sequences, so that packing has a choice and reading a batch of rows.
+#: Least number of sequences per unit, so that packing is tight and rows are read in batches.
 UNIT_SEQUENCES = 256
 
 
@@ -60,7 +68,7 @@ class Unit:
 
 
 class Planner:
-    """Plans one unit after another. Holds 8 bytes for every STRIDE rows, whatever the data."""
+    """Plans one unit after another. Holds 8 bytes per STRIDE rows."""
 
     def __init__(self, index: RowIndex, parameters: Parameters, sequences: int, length: int, seed: int):
         self._counts = np.asarray(index.counts)
@@ -108,7 +116,7 @@ class Planner:
 
 @kernel
 def contexts_of(measurements, p):
-    """K: how many contexts an epoch has of a row."""
+    """K: number of contexts of a row per epoch."""
     return min((measurements + p.per_context - 1) // p.per_context, p.per_row)
 
 
@@ -126,7 +134,7 @@ def _sums_of_contexts(counts, p):
 
 @kernel
 def _row_of(context, counts, sums, p):
-    """The row that a context of the epoch belongs to, and which of the row's it is."""
+    """The row of a context of the epoch, and the context's number within the row."""
     low, high = 0, len(sums) - 1
     while high - low > 1:
         middle = (low + high) >> 1
@@ -168,7 +176,7 @@ def _pack(bound, count, sequences, length, max_segments, sequence, free):
         free[index] = length
         following[index] = index + 1 if index + 1 < sequences else -1
     head[length] = 0
-    homeless = 0
+    unplaced = 0
     for turn in range(count):
         context = order[turn]
         size = bound[context]
@@ -177,7 +185,7 @@ def _pack(bound, count, sequences, length, max_segments, sequence, free):
             space += 1
         if space > length:
             sequence[context] = -1
-            homeless += size
+            unplaced += size
             continue
         index = head[space]
         head[space] = following[index]
@@ -187,7 +195,7 @@ def _pack(bound, count, sequences, length, max_segments, sequence, free):
         if segments[index] < max_segments:
             following[index] = head[space - size]
             head[space - size] = index
-    return homeless
+    return unplaced
 
 
 @kernel
@@ -225,13 +233,13 @@ def _plan(counts, flags, sums, sequences, length, seed, epoch, position, epochs,
     sequence = np.empty(taken, np.int64)
     free = np.empty(sequences, np.int64)
     while True:
-        homeless = _pack(bound, taken, sequences, length, p.max_segments, sequence, free)
-        if homeless == 0:
+        unplaced = _pack(bound, taken, sequences, length, p.max_segments, sequence, free)
+        if unplaced == 0:
             break
         ended = False
-        while homeless > 0:  # the last ones wait for the next unit
+        while unplaced > 0:  # the last ones wait for the next unit
             taken -= 1
-            homeless -= bound[taken]
+            unplaced -= bound[taken]
     used = sequences
     if ended:
         used = 0

@@ -1,7 +1,7 @@
-"""The usual way: contexts tokenized beforehand, one a record, packed by Grain.
+"""Pre-tokenized contexts, one per record, packed by Grain: the usual approach, for comparison.
 
-Made to be compared with: it freezes the draws of one epoch, takes about 0.9 bytes a token on disk, and Grain
-handles every context by itself. `ping-llm bench loader` shows what that costs.
+It fixes the draws of one epoch, takes about 0.9 bytes per token on disk, and Grain handles every context by
+itself. `ping-llm bench loader` measures the cost.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ SCHEMA = pa.schema([pa.field("tokens", pa.list_(pa.uint16())), pa.field("length"
 DESCRIPTION = "pretokenized.json"
 FILE = "contexts-00000.parquet"
 
-#: Sequences that Grain packs at a time, as many as our own unit has.
+#: Sequences that Grain packs at a time, as many as a unit has.
 PACKING_BINS = 256
 
 

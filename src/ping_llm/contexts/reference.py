@@ -7,17 +7,15 @@ byte. It is a hundred times slower.
 from itertools import islice, permutations
 from math import factorial
 
-from ping_llm.addresses import unnamed
 from ping_llm.contexts import draws
-from ping_llm.contexts.draws import ROUNDS
-from ping_llm.contexts.options import Parameters
-from ping_llm.contexts.shape import (
+from ping_llm.contexts.draws import (
     ABSOLUTE_LENGTH,
     ALL,
     DELTA_LENGTH,
     FOCUSED,
     NONE,
     PART,
+    ROUNDS,
     UNNAMED,
     UNNAMED_LENGTH,
     WHOLE,
@@ -26,23 +24,18 @@ from ping_llm.contexts.shape import (
     WINDOW,
     Shape,
 )
+from ping_llm.contexts.options import Parameters
+from ping_llm.hashing import GOLDEN_INT, MASK, finalize_int
+from ping_llm.measurements.addresses import unnamed
 from ping_llm.rows.block import RowBlock
 from ping_llm.tokens import reference as tokens
 from ping_llm.tokens.rtt import RttEncoding
 from ping_llm.tokens.statement import Statement, cut, whole
 from ping_llm.tokens.vocab import Field
 
-_MASK = (1 << 64) - 1
-
-
-def mix(value: int) -> int:
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
-
 
 def draw(key: int, purpose: int, index: int) -> int:
-    return mix((key + 0x9E3779B97F4A7C15 * ((purpose << 40) + index + 1)) & _MASK)
+    return finalize_int((key + GOLDEN_INT * ((purpose << 40) + index + 1)) & MASK)
 
 
 def below(bits: int, count: int) -> int:

@@ -85,9 +85,9 @@ class ReferenceBatches:
             taken.append(context)
         while (packed := self.pack(taken, sequences))[1]:
             ended = False
-            homeless = packed[1]
-            while homeless > 0:
-                homeless -= taken.pop().bound
+            unplaced = packed[1]
+            while unplaced > 0:
+                unplaced -= taken.pop().bound
         used = sum(map(bool, packed[0])) if ended else sequences
         pairs = len(self._pairs)
         unit_key = combine(epoch_key(self._seed, place // pairs), place % pairs)
@@ -105,17 +105,17 @@ class ReferenceBatches:
         """Best fit, largest first; of sequences with equal space, the one that came to it last."""
         packed: list[list[Planned]] = [[] for _ in range(sequences)]
         by_space: dict[int, list[int]] = {self._length: list(range(sequences))[::-1]}
-        homeless = 0
+        unplaced = 0
         for context in sorted(taken, key=lambda context: -context.bound):
             spaces = [space for space, open_ in by_space.items() if open_ and space >= context.bound]
             if not spaces:
-                homeless += context.bound
+                unplaced += context.bound
                 continue
             index = by_space[min(spaces)].pop()
             packed[index].append(context)
             if len(packed[index]) < self._p.max_segments:
                 by_space.setdefault(min(spaces) - context.bound, []).append(index)
-        return packed, homeless
+        return packed, unplaced
 
     def fill(self, planned: list[list[Planned]], sequence: int, unit_key: int) -> list[list[int]]:
         """The tokens of each context of a sequence: the planned ones, then fillers."""

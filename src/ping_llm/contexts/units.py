@@ -14,12 +14,12 @@ from ping_llm.contexts.options import Parameters
 from ping_llm.contexts.plan import Unit
 from ping_llm.errors import PingError
 from ping_llm.rows.block import RowBlock
-from ping_llm.rows.index import RowIndex
+from ping_llm.rows.manifest import RowIndex
 
 #: Measurements in memory at a time: 2^19 take 36 MB. A group's rows are read together even if they are more.
 READ_MEASUREMENTS = 1 << 19
 
-#: From so many bytes on, NumPy's memory is in huge pages.
+#: Allocation size in bytes from which NumPy uses huge pages.
 HUGE_PAGES = 1 << 22
 
 STOP, SKIP = "stop", "skip"
@@ -179,7 +179,7 @@ class UnitFiller:
         counts, expected = np.diff(block.offsets), self.rows.index.counts[rows]
         for place in np.flatnonzero(counts != expected).tolist():
             raise PingError(
-                f"row {int(rows[place])} has {int(counts[place])} measurements, its index says "
+                f"row {int(rows[place])} has {int(counts[place])} measurements, but the index has "
                 f"{int(expected[place])}; build the rows again"
             )
         return block
@@ -190,7 +190,7 @@ class UnitFiller:
             return self._read_checked(np.array([row]))
         except PingError as error:
             if self.on_bad_row == STOP:
-                raise PingError(f"{error} (on_bad_row=skip goes on without such rows)") from error
+                raise PingError(f"{error} (on_bad_row=skip leaves such rows out)") from error
             _log.warning("skipped a bad row: %s", error)
         bad.append(row)
         empty = RowBlock.empty(1, 0)

@@ -1,1 +1,1 @@
-"""The demo: the whole path on a simulated Internet, from nothing to an answered question."""
+"""The demo: the whole path on a simulated Internet, from simulation to queries."""

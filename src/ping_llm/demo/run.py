@@ -1,88 +1,239 @@
-"""The demo's steps in order. Each leaves whole files, so a second start goes on where the first stopped."""
+"""The demo: `ping-llm fit` on a simulated Internet, with the true distribution for comparison.
+
+runs/demo-world   the simulation
+runs/demo         the fit, as on anyone's data; summary.json and answer.png are the demo's own
+"""
 
 import json
-import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ping_llm.demo import data
-from ping_llm.demo.options import DemoOptions
-from ping_llm.errors import PingError, UsageError
-from ping_llm.files import write_json
+import numpy as np
+
+from ping_llm.files import whole_file, write_json
+from ping_llm.fit.options import FitOptions
+from ping_llm.fit.run import fit
+from ping_llm.measurements.addresses import unpack_one
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.parquet import read_measurements
+from ping_llm.simulate.options import WorldOptions
+from ping_llm.simulate.world import World
+from ping_llm.simulate.write import simulate
+from ping_llm.splits.holdout import split
+from ping_llm.tables import table
 
 
-class Journal:
-    """run/demo.json: with which options the demo was begun, and how long each step has taken so far."""
+def draw_answer(
+    path: Path,
+    title: str,
+    edges: np.ndarray,
+    model: np.ndarray,
+    truth: np.ndarray,
+    observed: float,
+) -> None:
+    """Probabilities of bins given a reply.
 
-    def __init__(self, run: Path, options: DemoOptions):
-        self._path = run / "demo.json"
-        self._state: dict[str, Any] = {"options": options.as_dict(), "seconds": {}}
-        if self._path.exists():
-            saved = json.loads(self._path.read_text())
-            if saved["options"] != options.as_dict():
-                raise UsageError(f"{run} holds a demo with other options: remove it, or give another --out.")
-            self._state = saved
+    Args:
+      edges: [n + 1] ms.
+      model, truth: [n] probability of each bin.
+      observed: the held-out RTT, ms, or -1.
+    """
+    import matplotlib
 
-    def time(self, step: str, work: Callable[[], Any]) -> Any:
-        """Do the work and add its seconds, those of an interrupted earlier try included."""
-        begun = time.monotonic()
-        try:
-            return work()
-        finally:
-            spent = self._state["seconds"]
-            spent[step] = round(spent.get(step, 0.0) + time.monotonic() - begun, 1)
-            write_json(self._path, self._state)
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
 
-    @property
-    def seconds(self) -> dict[str, float]:
-        return self._state["seconds"]
+    figure, axes = pyplot.subplots(figsize=(8, 4), dpi=120)
+    axes.stairs(model, edges, fill=True, alpha=0.45, color="#1f77b4", label="model")
+    axes.stairs(truth, edges, color="#d62728", linewidth=1.5, label="truth")
+    if observed >= 0:
+        axes.axvline(observed, color="black", linestyle=":", label=f"measured: {observed:.1f} ms")
+    axes.set(xlabel="RTT, ms", ylabel="probability of each bin", title=title, xlim=(edges[0], edges[-1]))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    with whole_file(path) as aside:
+        figure.savefig(aside, format="png")
+    pyplot.close(figure)
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """Every default of the demo.
+
+    The world is small and dense, about 60 measurements per pair, so that a model of 0.7M parameters can come
+    to know it in four minutes.
+    """
+
+    measurements: int = 200_000
+    probes: int = 150
+    targets: int = 30
+    days: int = 14
+    seed: int = 1
+    minutes: float = 4.0
+    #: Questions of each test, and of each kind that decides the stack.
+    questions: int = 300
 
 
 def run_demo(run: Path, options: DemoOptions, say: Callable[[str], None]) -> dict[str, Any]:
-    """Simulate, build rows, train, check on held-out data; return what summary.json holds."""
+    """Simulate, fit, and compare one answer with the truth; return the content of summary.json."""
     summary_path = run / "summary.json"
-    run.mkdir(parents=True, exist_ok=True)
-    journal = Journal(run, options)
     if summary_path.exists():
         say(f"{summary_path} is there: the demo was finished before. Remove {run} to run it again.")
         return json.loads(summary_path.read_text())
-
-    say("1/4 simulate an Internet")
-    journal.time("simulate", lambda: data.make_world(run / "world", options))
-    journal.time("split", lambda: data.split_by_time(run / "world", run / "split", options.holdout))
-    say("2/4 group the measurements into probe rows")
-    journal.time("rows", lambda: _build_rows(run))
-    say("3/4 train the tiny model")
-    journal.time("train", lambda: _train(run, options))
-    say("4/4 ask about held-out measurements")
-    summary = journal.time("check", lambda: _check(run, options))
-    summary["seconds"] = round(sum(journal.seconds.values()), 1)
-    summary["seconds_by_step"] = journal.seconds
+    world = run.with_name(f"{run.name}-world")
+    say(f"simulate an Internet: {options.measurements:,} measurements")
+    simulate(
+        world,
+        WorldOptions(
+            measurements=options.measurements,
+            probes=options.probes,
+            targets=options.targets,
+            days=options.days,
+            seed=options.seed,
+        ),
+    )
+    fit_options = FitOptions(
+        minutes=options.minutes,
+        stack_questions=options.questions,
+        queries=options.questions,
+        address_questions=2,
+        context_queries=20,
+    )
+    result = fit([str(world)], run, fit_options, say, world=world)
+    known = split(read_measurements(world), fit_options.splits).test("later")
+    summary = {
+        "options": asdict(options),
+        "seconds": round(sum(result["seconds"].values()), 1),
+        "seconds_by_step": result["seconds"],
+        "tests": {name: _figures(methods) for name, methods in result["splits"].items()},
+        "example": _example(run, world, known),
+    }
     write_json(summary_path, summary)
     return summary
 
 
-def _build_rows(run: Path) -> None:
-    from ping_llm.rows.build import build
+def _figures(methods: dict[str, Any]) -> dict[str, Any]:
+    """Of one test: bits and median error of every method."""
+    return {
+        name: {key: part[key] for key in ("bits", "medae_ms", "crps_ms", "entropy_bits") if key in part}
+        for name, part in methods.items()
+    }
 
-    build([run / "split" / "train.parquet"], run / "rows")
+
+def _example(run: Path, world_path: Path, known: Columns) -> dict[str, Any]:
+    """A held-out question that got a reply, as a user would ask it: the answer beside the truth."""
+    from ping_llm.answer.context import Question
+    from ping_llm.answer.model import Model
+    from ping_llm.tokens.statement import whole
+
+    index = int(np.flatnonzero(known.replied)[0])
+    src, dst, time = known.src[index], known.dst[index], int(known.time[index])
+    one = slice(index, index + 1)
+    truth = World.load(world_path).truth(known.src[one], known.dst[one], known.time[one])
+    question = Question(whole(src.tobytes()), whole(dst.tobytes()), time)
+    answer = Model.load(run).rtt_many([question])[0].distribution
+    levels = np.array([0.1, 0.5, 0.9])
+    ours, true = answer.quantile(levels), truth.quantile(levels[None])[0]
+    source, destination = unpack_one(src.tobytes()), unpack_one(dst.tobytes())
+    low = np.floor(min(answer.quantile(0.01), true[0]))
+    high = np.ceil(max(answer.quantile(0.97), true[2], known.rtt[index]) + 1)
+    edges = np.linspace(low, high, int(min(max(high - low, 40), 120)) + 1)
+    draw_answer(
+        run / "answer.png",
+        f"{source} → {destination}",
+        edges,
+        np.diff(answer.cdf(edges)),
+        np.diff(truth.cdf(edges[None])[0]),
+        float(known.rtt[index]),
+    )
+    return {
+        "src": source,
+        "dst": destination,
+        "at": str(np.datetime64(time // 1_000_000, "s")) + "Z",
+        "measured_ms": float(known.rtt[index]),
+        "model_p10_ms": float(ours[0]),
+        "model_median_ms": float(ours[1]),
+        "model_p90_ms": float(ours[2]),
+        "model_failure": answer.failure,
+        "true_p10_ms": float(true[0]),
+        "true_median_ms": float(true[1]),
+        "true_p90_ms": float(true[2]),
+        "true_failure": float(truth.failure_probability[0]),
+    }
 
 
-def _train(run: Path, options: DemoOptions) -> None:
-    from ping_llm.train.run import train
+_TITLES = {
+    "later": "a pair it has seen, later",
+    "pairs": "a pair it has not seen",
+    "sources, 10 known": "a new source with 10 measurements",
+    "destinations": "a new destination",
+}
 
-    # A checkpoint a minute: what an interruption can cost.
-    overrides = [f"steps={options.steps}", "checkpoint_period=60"]
-    outcome = train("tiny", overrides, run=run, rows=run / "rows")
-    if outcome.state == "stopped":
-        raise PingError(
-            f"training stopped after step {outcome.step} and is saved: make demo goes on from there."
+
+def last_screen(summary: dict[str, Any], run: str) -> str:
+    """What was learned, between the truth and one histogram; an answer; what to try next."""
+    known = summary["tests"]["later"]
+    ratio = known["global"]["medae_ms"] / known["stack"]["medae_ms"]
+    verdict = (
+        f"For pairs it has seen, its typical error is {ratio:.1f} times smaller than the global median's: "
+        "it has learned."
+        if ratio >= 2
+        else f"For pairs it has seen, its typical error is only {ratio:.1f} times smaller than the global "
+        "median's, and 2 is the least that this demo expects: it has NOT learned enough."
+    )
+    bits, errors = [], []
+    for test, title in _TITLES.items():
+        methods = summary["tests"].get(test)
+        if methods is None or "bits" not in methods["stack"]:
+            continue
+        others = {n: m for n, m in methods.items() if n not in ("stack", "network", "truth") and "bits" in m}
+        best = {key: min((m[key], name) for name, m in others.items())[1] for key in ("bits", "medae_ms")}
+        bits.append(
+            (
+                title,
+                *(f"{methods[name]['bits']:.2f}" for name in ("truth", "stack", "network")),
+                f"{others[best['bits']]['bits']:.2f} ({best['bits']})",
+                f"{methods['global']['bits']:.2f}",
+            )
         )
-
-
-def _check(run: Path, options: DemoOptions) -> dict[str, Any]:
-    from ping_llm.demo.check import check
-    from ping_llm.simulate.world import World
-
-    return check(run, World.load(run / "world"), run / "split", options)
+        errors.append(
+            (
+                title,
+                *(f"{methods[name]['medae_ms']:.2f}" for name in ("truth", "stack", "network")),
+                f"{others[best['medae_ms']]['medae_ms']:.2f} ({best['medae_ms']})",
+                f"{methods['global']['medae_ms']:.2f}",
+            )
+        )
+    columns = ("truth", "ping-llm", "network alone", "best simple method", "one histogram")
+    example = summary["example"]
+    return "\n".join(
+        [
+            "",
+            f"ping-llm demo · a simulated Internet, held-out questions · {summary['seconds']:.0f} s in all",
+            "",
+            table(bits, ("bits per result, for", *columns)),
+            "",
+            table(errors, ("median error in ms, for", *columns)),
+            "",
+            verdict,
+            "",
+            f"An example: {example['src']} → {example['dst']} at {example['at']}",
+            f"  ping-llm  median {example['model_median_ms']:.1f} ms, 80 % between "
+            f"{example['model_p10_ms']:.1f} and {example['model_p90_ms']:.1f}, "
+            f"P(no reply) {example['model_failure']:.3f}",
+            f"  truth     median {example['true_median_ms']:.1f} ms, 80 % between "
+            f"{example['true_p10_ms']:.1f} and {example['true_p90_ms']:.1f}, "
+            f"P(no reply) {example['true_failure']:.3f}",
+            f"  picture: {run}/answer.png · report: {run}/report/report.html",
+            "",
+            "What to try next",
+            f"  .venv/bin/ping-llm query rtt {run} --src {example['src']} --dst {example['dst']}"
+            f" --at {example['at']}",
+            "  .venv/bin/ping-llm fit YOUR-PINGS --run runs/mine",
+            "  .venv/bin/ping-llm --help",
+            "",
+        ]
+    )

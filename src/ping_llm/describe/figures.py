@@ -4,19 +4,108 @@ Percentiles come from sorted streams: DuckDB sorts on disk, and a rank is picked
 memory does not grow with the rows, and nothing is approximated but gaps of more than a day (to 1 %).
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 import numpy as np
 
-from ping_llm.describe.runs import Runs, gap_of_bin, rank
-from ping_llm.shards.measurements import ParquetInput
+from ping_llm.compiled import kernel
+from ping_llm.measurements.parquet import ParquetInput
+from ping_llm.measurements.schema import KINDS, PING
+
+#: Gaps are counted by the second up to a day, beyond in steps of 1 %.
+_EXACT = 86_400
+_STEP = np.log(1.01)
+_BINS = _EXACT + 2_000  # a gap of 130 years is the last
+
+
+class Runs:
+    """Feed it consecutive batches; then ask."""
+
+    def __init__(self) -> None:
+        self.sizes: Counter[int] = Counter()  # measurements of a source → sources
+        self.gaps = np.zeros(_BINS, np.int64)
+        self.longest_gap_us = 0
+        self._key: int | None = None
+        self._time = 0
+        self._size = 0
+
+    def feed(self, keys: np.ndarray, times: np.ndarray) -> None:
+        """Keys of sources and times in µs, sorted."""
+        if not len(keys):
+            return
+        starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+        lengths = np.diff(np.append(starts, len(keys)))
+        gaps = np.diff(times)
+        same = keys[1:] == keys[:-1]
+        if self._key == int(keys[0]):
+            # The source of the previous batch continues.
+            lengths[0] += self._size
+            gaps = np.append(gaps, times[0] - self._time)
+            same = np.append(same, True)
+        elif self._key is not None:
+            self.sizes[self._size] += 1
+        found = gaps[same]
+        if len(found):
+            self.longest_gap_us = max(self.longest_gap_us, int(found.max()))
+            _count_gaps(found, _EXACT, _STEP, self.gaps)
+        for size, sources in zip(*np.unique(lengths[:-1], return_counts=True), strict=True):
+            self.sizes[int(size)] += int(sources)
+        self._key, self._time, self._size = int(keys[-1]), int(times[-1]), int(lengths[-1])
+
+    def finish(self) -> None:
+        if self._key is not None:
+            self.sizes[self._size] += 1
+            self._key = None
+
+    @property
+    def sources(self) -> int:
+        return sum(self.sizes.values())
+
+    def size_quantiles(self, shares: Iterable[float]) -> list[int]:
+        """Measurements per source, by nearest rank."""
+        sizes = np.array(sorted(self.sizes), np.int64)
+        ends = np.cumsum([self.sizes[size] for size in sizes.tolist()])
+        return [int(sizes[np.searchsorted(ends, rank(share, int(ends[-1])))]) for share in shares]
+
+    def gap_quantiles(self, shares: Iterable[float]) -> list[float]:
+        """Seconds between a source's consecutive measurements, by nearest rank."""
+        ends = np.cumsum(self.gaps)
+        total = int(ends[-1])
+        return (
+            [gap_of_bin(int(np.searchsorted(ends, rank(share, total)))) for share in shares] if total else []
+        )
+
+
+def rank(share: float, count: int) -> int:
+    """The nearest rank, from 1."""
+    return min(count, max(1, int(np.ceil(share * count - 1e-9))))
+
+
+def gap_of_bin(number: int) -> float:
+    """Seconds at the lower edge of a bin."""
+    if number < _EXACT:
+        return float(number)
+    return float(f"{_EXACT * np.exp((number - _EXACT) * _STEP):.3g}")
+
+
+@kernel
+def _count_gaps(gaps, exact, step, counts):
+    for gap in gaps:
+        second = gap // 1_000_000
+        if second < exact:
+            counts[second] += 1
+        else:
+            counts[min(exact + int(np.log(second / exact) / step), len(counts) - 1)] += 1
+
 
 RTT_PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 OTHER_PERCENTILES = (1, 10, 25, 50, 75, 90, 99)
 
-#: Edges of the drawn RTT distribution: 40 bins a decade, from 1 µs to an hour.
+#: Edges of the drawn RTT distribution: 40 bins per decade, from 1 µs to an hour.
 RTT_EDGES = 10 ** np.linspace(-3, 7, 401)
 
 _BATCH_ROWS = 1 << 17
@@ -34,7 +123,7 @@ class Figures:
 
 
 def measure(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> Figures:
-    """Read the table a handful of times."""
+    """Compute the figures in a few passes over the table."""
     totals = _totals(connection, data)
     rtt, histogram = _rtt(connection, data, totals["rows"] - totals["failed"])
     runs = _runs(connection, data)
@@ -49,6 +138,7 @@ def measure(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> Figure
         "ipv4": rows - totals["ipv6"],
         "ipv6": totals["ipv6"],
         "failed": totals["failed"],
+        "kinds": {kind: totals[f"kind_{kind}"] for kind in KINDS},
         "sources": runs.sources,
         "destinations": totals["destinations"],
         "pairs": totals["pairs"],
@@ -79,11 +169,14 @@ def _totals(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> dict[s
         name: f"(SELECT count(DISTINCT {name}) FROM {data.scan})" if name in data.columns else "0"
         for name in ("msm_id", "probe_id")
     }
+    # What is not named is a ping, as in a table without the column.
+    kind = f"coalesce(kind::VARCHAR, '{KINDS[PING]}')" if data.with_kind else f"'{KINDS[PING]}'"
+    kinds = ", ".join(f"count(*) FILTER ({kind} = '{name}') AS kind_{name}" for name in KINDS)
     # ::ffff:192.0.2.1 is an IPv4 address.
     query = f"""
         SELECT count(*) AS rows, min(epoch_us(event_time)) AS first, max(epoch_us(event_time)) AS last,
           count(*) FILTER (contains(src_addr, ':') AND NOT starts_with(lower(src_addr), '::ffff:')) AS ipv6,
-          count(*) FILTER (rtt = -1) AS failed,
+          count(*) FILTER (rtt = -1) AS failed, {kinds},
           (SELECT count(DISTINCT dst_addr) FROM {data.scan}) AS destinations,
           (SELECT count(*) FROM (SELECT DISTINCT hash(src_addr, dst_addr) FROM {data.scan})) AS pairs,
           {optional["msm_id"]} AS msm_ids, {optional["probe_id"]} AS probe_ids

@@ -6,10 +6,57 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from ping_llm.describe.figures import Figures, measure
-from ping_llm.describe.source import SPLITS_KIND, open_source
+from ping_llm.errors import PingError
+from ping_llm.files import whole_file
+from ping_llm.ingest import read_measurements
+from ping_llm.ingest.options import find_files
+from ping_llm.measurements.parquet import ParquetInput, connect, open_input
+from ping_llm.measurements.schema import MEASUREMENTS_WITH_KIND
 from ping_llm.progress import Progress
-from ping_llm.shards.measurements import connect
+from ping_llm.splits.run import REPORT_FILE
+
+MEASUREMENTS_KIND, SPLITS_KIND, RAW_KIND = "measurements", "splits", "raw input"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Named tables of measurements: the splits, or one called `all`."""
+
+    kind: str
+    parts: dict[str, ParquetInput]
+
+
+def open_source(places: Sequence[str], temporary: Path) -> Source:
+    """Find out what is there. Raw input is read once, into Parquet below `temporary`."""
+    folder = Path(places[0])
+    if len(places) == 1 and (folder / REPORT_FILE).exists():
+        names = [name for name in ("train", "val", "test") if (folder / name).is_dir()]
+        return Source(SPLITS_KIND, {name: open_input([str(folder / name)]) for name in names})
+    find_files(places)  # says what does not exist
+    try:
+        return Source(MEASUREMENTS_KIND, {"all": open_input(places)})
+    except PingError:
+        return Source(RAW_KIND, {"all": _read_raw(places, temporary)})
+
+
+def _read_raw(places: Sequence[str], temporary: Path) -> ParquetInput:
+    path = temporary / "raw.parquet"
+    rows = 0
+    with (
+        Progress("read", unit="measurements") as progress,
+        whole_file(path) as aside,
+        pq.ParquetWriter(aside, MEASUREMENTS_WITH_KIND, compression="zstd") as writer,
+    ):
+        for batch in read_measurements(places, with_kind=True):
+            writer.write_batch(batch)
+            progress.advance(len(batch))
+            rows += len(batch)
+    if not rows:
+        raise PingError(f"{' '.join(places)} has no measurement; `ping-llm ingest` says why.")
+    return open_input([str(path)])
 
 
 @dataclass(frozen=True)
@@ -28,12 +75,12 @@ class Description:
         return {**head, **summaries["all"]}
 
     def as_text(self) -> str:
-        from ping_llm.describe.text import render
+        from ping_llm.describe.page import render_text as render
 
         return render(self.kind, {name: figures.summary for name, figures in self.parts.items()})
 
     def as_html(self) -> str:
-        from ping_llm.describe.page import render
+        from ping_llm.describe.page import render_page as render
 
         return render(self.title, self.kind, self.parts)
 

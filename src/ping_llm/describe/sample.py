@@ -9,18 +9,23 @@ import pyarrow.parquet as pq
 
 from ping_llm.errors import PingError
 from ping_llm.ingest import read_measurements
-from ping_llm.ingest.inputs import find_files
-from ping_llm.schema import MEASUREMENTS
-from ping_llm.shards.measurements import ParquetInput, open_input
+from ping_llm.ingest.options import find_files
+from ping_llm.measurements.parquet import ParquetInput, open_input
+from ping_llm.measurements.schema import KINDS, MEASUREMENTS, MEASUREMENTS_WITH_KIND, PING
 
 
 def sample(places: Sequence[str], count: int, seed: int = 0) -> pa.Table:
-    """Up to `count` measurements in the order of time, columns of the measurements table."""
+    """Up to `count` measurements in the order of time, columns of the measurements table.
+
+    Parquet with a column `kind` gives one; of raw input, it is given if some drawn measurement is no ping.
+    """
     find_files(places)  # says what does not exist
     try:
         data = open_input(places)
     except PingError:
-        drawn = _from_stream(read_measurements(places), count, seed)
+        drawn = _from_stream(read_measurements(places, with_kind=True), count, seed)
+        if set(drawn["kind"].to_pylist()) <= {KINDS[PING]}:
+            drawn = drawn.drop_columns("kind").replace_schema_metadata(MEASUREMENTS.metadata)
     else:
         drawn = _from_parquet(data, count, seed)
     if not len(drawn):
@@ -32,17 +37,18 @@ def _from_parquet(data: ParquetInput, count: int, seed: int) -> pa.Table:
     """By row number: only the row groups that hold a drawn row are read."""
     count = min(count, data.rows)
     chosen = np.sort(np.random.default_rng(seed).choice(data.rows, count, replace=False))
-    pieces = [MEASUREMENTS.empty_table()]
+    schema = MEASUREMENTS_WITH_KIND if data.with_kind else MEASUREMENTS
+    pieces = [schema.empty_table()]
     before = 0
     for path, rows in zip(data.files, data.rows_of, strict=True):
         wanted = chosen[(chosen >= before) & (chosen < before + rows)] - before
         if len(wanted):
-            pieces.append(_rows(path, wanted))
+            pieces.append(_rows(path, wanted, schema))
         before += rows
     return pa.concat_tables(pieces)
 
 
-def _rows(path: Path, wanted: np.ndarray) -> pa.Table:
+def _rows(path: Path, wanted: np.ndarray, schema: pa.Schema) -> pa.Table:
     pieces = []
     with pq.ParquetFile(path) as file:
         before = 0
@@ -50,32 +56,36 @@ def _rows(path: Path, wanted: np.ndarray) -> pa.Table:
             rows = file.metadata.row_group(group).num_rows
             here = wanted[(wanted >= before) & (wanted < before + rows)] - before
             if len(here):
-                pieces.append(_in_schema(file.read_row_group(group).take(pa.array(here))))
+                pieces.append(_in_schema(file.read_row_group(group).take(pa.array(here)), schema))
             before += rows
     return pa.concat_tables(pieces)
 
 
-def _in_schema(rows: pa.Table) -> pa.Table:
+def _in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Columns of the measurements table; those that are missing are null."""
     columns = []
-    for field in MEASUREMENTS:
-        if field.name in rows.column_names:
+    for field in schema:
+        if field.name == "kind":
+            given = rows["kind"].cast(pa.string()) if "kind" in rows.column_names else None
+            nulls = pa.nulls(len(rows), pa.string())
+            columns.append((nulls if given is None else given).fill_null(KINDS[PING]))
+        elif field.name in rows.column_names:
             columns.append(rows[field.name].cast(field.type))
         elif field.name == "ip_version":
             version = [6 if ":" in text else 4 for text in rows["src_addr"].to_pylist()]
             columns.append(pa.chunked_array([pa.array(version, pa.uint8())]))
         else:
             columns.append(pa.chunked_array([pa.nulls(len(rows), field.type)]))
-    return pa.Table.from_arrays(columns, schema=MEASUREMENTS)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _from_stream(batches: Iterable[pa.RecordBatch], count: int, seed: int) -> pa.Table:
     """Each row draws a number; those with the smallest are the sample."""
     random = np.random.default_rng(seed)
-    drawn = MEASUREMENTS.empty_table()
+    drawn = MEASUREMENTS_WITH_KIND.empty_table()
     numbers = np.zeros(0)
     for batch in batches:
-        drawn = pa.concat_tables([drawn, pa.Table.from_batches([batch], MEASUREMENTS)])
+        drawn = pa.concat_tables([drawn, pa.Table.from_batches([batch], MEASUREMENTS_WITH_KIND)])
         numbers = np.append(numbers, random.random(len(batch)))
         if len(numbers) > count:
             smallest = np.sort(np.argpartition(numbers, count)[:count])

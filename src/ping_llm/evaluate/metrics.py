@@ -1,6 +1,8 @@
-"""Scores of predictions against what happened. NumPy only; every function takes plain arrays.
+"""Metrics of distributions against results, and confidence intervals.
 
-RTT scores are over the measurements that got a reply; failure scores are over all.
+Intervals are bootstrapped over sources, not measurements: measurements of one source are alike, and drawing
+them one by one would make intervals several times too narrow. A replicate draws as many sources as there are,
+with replacement, each with all of its measurements. A test with one source has no interval.
 """
 
 import numpy as np
@@ -11,7 +13,7 @@ INTERVALS = (0.5, 0.8, 0.9)
 #: Relative errors are reported at these percentiles.
 RELATIVE_PERCENTILES = (50, 75, 90, 95)
 
-#: Relative error of an RTT near zero says nothing: the denominator is at least 0.1 ms.
+#: Least denominator of relative errors, ms.
 SMALLEST_RTT_MS = 0.1
 
 
@@ -101,3 +103,81 @@ def failure_calibration_error(probability: np.ndarray, happened: np.ndarray, bin
     groups = np.array_split(order, bins)
     gaps = [len(g) * abs(probability[g].mean() - happened[g].mean()) for g in groups if len(g)]
     return float(sum(gaps) / max(len(probability), 1))
+
+
+REPLICATES = 200
+BOUNDS = (2.5, 97.5)
+
+
+class Bootstrap:
+    """The same draws for every figure and every method of a test, so that methods can be compared."""
+
+    def __init__(self, sources: np.ndarray, replicates: int = REPLICATES, seed: int = 0):
+        self._sources = np.asarray(sources)
+        self._count = int(self._sources.max()) + 1 if len(self._sources) else 0
+        random = np.random.default_rng(seed)
+        #: How often each source is in each replicate.
+        self._draws = None
+        if self._count > 1:
+            self._draws = random.multinomial(self._count, np.full(self._count, 1 / self._count), replicates)
+
+    def mean(self, values: np.ndarray, chosen: np.ndarray | None = None) -> list[float] | None:
+        """Bounds of the mean; `values` are those of the chosen measurements."""
+        if self._draws is None or not len(values):
+            return None
+        sources = self._sources if chosen is None else self._sources[chosen]
+        total = self._draws @ np.bincount(sources, values, self._count)
+        number = self._draws @ np.bincount(sources, minlength=self._count)
+        return _bounds(total[number > 0] / number[number > 0])
+
+    def median(self, values: np.ndarray, chosen: np.ndarray | None = None) -> list[float] | None:
+        """Bounds of the median."""
+        if self._draws is None or not len(values):
+            return None
+        sources = self._sources if chosen is None else self._sources[chosen]
+        order = np.argsort(values)
+        ranked, sources = values[order], sources[order]
+        out = []
+        for draw in self._draws:
+            below = np.cumsum(draw[sources])
+            if below[-1]:
+                out.append(ranked[np.searchsorted(below, below[-1] / 2)])
+        return _bounds(np.array(out))
+
+
+def _bounds(replicates: np.ndarray) -> list[float] | None:
+    return [float(value) for value in np.percentile(replicates, BOUNDS)] if len(replicates) else None
+
+
+#: Candidates of a choice.
+CHOICE_OF = 10
+
+
+def choice(
+    expected: np.ndarray, true: np.ndarray, source: np.ndarray, destination: np.ndarray, size: int = CHOICE_OF
+) -> dict[str, float] | None:
+    """Choose the destination with the least expected cost: how often is it the fastest, at what cost?
+
+    The destinations that are asked about for one source, each once, make sets of `size` in their order; what
+    is left is dropped.
+
+    Args:
+      expected, true: float64 [n], ms; no reply costs the timeout.
+      source, destination: int [n].
+
+    Returns:
+      sets, the share in which the choice was the fastest, and the mean cost above it; None without any set.
+    """
+    right, regret = [], []
+    for one in np.unique(source):
+        rows = np.flatnonzero(source == one)
+        _, first = np.unique(destination[rows], return_index=True)
+        rows = rows[np.sort(first)]
+        for start in range(0, len(rows) - size + 1, size):
+            among = rows[start : start + size]
+            lost = float(true[among[np.argmin(expected[among])]] - true[among].min())
+            right.append(lost == 0.0)
+            regret.append(lost)
+    if not right:
+        return None
+    return {"sets": len(right), "right": float(np.mean(right)), "regret_ms": float(np.mean(regret))}

@@ -10,13 +10,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from ping_llm.evaluate import metrics
-from ping_llm.evaluate.columns import Columns
 from ping_llm.evaluate.scores import Scores
+from ping_llm.evaluate.verdict import main_tests, title_of
 from ping_llm.files import whole_file
+from ping_llm.measurements.columns import Columns
 
 AllScores = Mapping[str, Mapping[str, Scores]]
 
-_STYLE = {"model": ("black", 2.4), "truth": ("tab:gray", 2.0)}
+_STYLE = {
+    "stack": ("black", 2.4),
+    "model": ("black", 2.4),
+    "network": ("#7a00cc", 2.0),
+    "truth": ("tab:gray", 2.0),
+}
+#: Histograms of all methods would hide each other.
+_PIT_METHODS = ("stack", "model", "network", "pair last", "dmfsgd", "global", "truth")
 
 
 def draw(out: Path, result: dict, scores: AllScores, asked: Mapping[str, Columns]) -> list[tuple[str, str]]:
@@ -33,7 +41,6 @@ def draw(out: Path, result: dict, scores: AllScores, asked: Mapping[str, Columns
             "Where results fall in their predicted distribution; flat is right (bars end at 3)",
             _pit,
         ),
-        ("bits.png", "Bits per result over 1-ms bins and failure", _bits),
         ("context.png", "Median absolute error by what may be looked back on", _context),
     ]
     done = []
@@ -48,20 +55,19 @@ def draw(out: Path, result: dict, scores: AllScores, asked: Mapping[str, Columns
     return done
 
 
-def _main_tests(scores: AllScores) -> list[str]:
-    """One of the tests of new sources is enough where space is short."""
-    names = [name for name in scores if not name.startswith("sources")]
-    known = [name for name in scores if name.startswith("sources")]
-    preferred = [name for name in known if name == "sources, 10 known"] or known[-1:]
-    return names + preferred
-
-
-def _panels(tests: list[str], height: float = 3.4):
-    figure, axes = plt.subplots(1, len(tests), figsize=(3.8 * len(tests), height), squeeze=False)
-    for axis, name in zip(axes[0], tests, strict=True):
-        axis.set_title(name, fontsize=10)
+def _panels(tests: list[str]):
+    """Two panels to a row: four would be too small to read on a phone."""
+    columns = min(2, len(tests))
+    rows = -(-len(tests) // columns)
+    figure, grid = plt.subplots(rows, columns, figsize=(4.6 * columns, 3.5 * rows), squeeze=False)
+    figure.subplots_adjust(hspace=0.4)
+    axes = list(grid.flat)
+    for axis in axes[len(tests) :]:
+        axis.remove()
+    for axis, name in zip(axes, tests, strict=False):
+        axis.set_title(title_of(name), fontsize=10)
         axis.grid(alpha=0.3)
-    return figure, axes[0]
+    return figure, axes[: len(tests)]
 
 
 def _line(axis, name: str, index: int, x, y, **more) -> None:
@@ -70,7 +76,7 @@ def _line(axis, name: str, index: int, x, y, **more) -> None:
 
 
 def _error_cdf(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
-    tests = _main_tests(scores)
+    tests = main_tests(scores)
     figure, axes = _panels(tests)
     for axis, test in zip(axes, tests, strict=True):
         replied = asked[test].replied
@@ -85,7 +91,7 @@ def _error_cdf(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
 
 
 def _calibration(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
-    tests = _main_tests(scores)
+    tests = main_tests(scores)
     figure, axes = _panels(tests)
     levels = np.linspace(0, 1, 41)
     for axis, test in zip(axes, tests, strict=True):
@@ -100,10 +106,10 @@ def _calibration(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
 
 
 def _pit(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
-    tests = _main_tests(scores)
+    tests = main_tests(scores)
     figure, axes = _panels(tests)
     for axis, test in zip(axes, tests, strict=True):
-        shown = [n for n in ("model", "pair last", "dmfsgd", "global", "truth") if n in scores[test]]
+        shown = [name for name in _PIT_METHODS if name in scores[test]]
         for index, name in enumerate(shown or list(scores[test])[:4]):
             share = np.array(result["splits"][test][name].get("pit", []))
             if len(share):
@@ -117,39 +123,25 @@ def _pit(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
     return figure
 
 
-def _bits(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
-    tests = _main_tests(scores)
-    figure, axes = _panels(tests, 4.2)
-    for axis, test in zip(axes, tests, strict=True):
-        figures = {name: part.get("bits", np.nan) for name, part in result["splits"][test].items()}
-        names = sorted(figures, key=lambda name: -figures[name])
-        colours = [{"model": "black", "truth": "tab:gray"}.get(name, "tab:blue") for name in names]
-        axis.barh(names, [figures[name] for name in names], color=colours)
-        axis.tick_params(labelsize=7)
-        axis.set_xlabel("bits")
-    figure.tight_layout()
-    return figure
-
-
 def _context(result: dict, scores: AllScores, asked: Mapping[str, Columns]):
     known = [name for name in scores if name.startswith("sources")]
     sizes = result["by_context_size"]
-    panels = (["new sources"] if known else []) + list(sizes)
+    panels = (["New sources"] if known else []) + list(sizes)
     if not panels:
         return None
     figure, axes = _panels(panels)
-    figure.subplots_adjust(wspace=0.3)
     if known:
         counts = [int(name.split()[1]) for name in known]
         for index, name in enumerate(scores[known[0]]):
             values = [result["splits"][test][name].get("medae_ms", np.nan) for test in known]
             _line(axes[0], name, index, counts, values, marker="o", ms=3)
-        axes[0].set_xlabel("measurements of the source that are known")
+        axes[0].set_xlabel("known measurements of the source")
+    asked_alone = "network" if any("network" in methods for methods in scores.values()) else "model"
     for axis, test in zip(axes[len(panels) - len(sizes) :], sizes, strict=True):
         counts = [int(size) for size in sizes[test]]
         values = [part.get("medae_ms", np.nan) for part in sizes[test].values()]
-        _line(axis, "model", 0, counts, values, marker="o", ms=3)
-        axis.set_xlabel("measurements given to the model")
+        _line(axis, asked_alone, 0, counts, values, marker="o", ms=3)
+        axis.set_xlabel("measurements in the context")
     for axis in axes:
         axis.set_xscale("symlog", linthresh=1)
         axis.set_ylim(bottom=0)

@@ -3,30 +3,62 @@
 import base64
 import html
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ping_llm.errors import PingError
-from ping_llm.evaluate.columns import Columns
+from ping_llm.errors import PingError, UsageError
+from ping_llm.evaluate import tables, verdict
 from ping_llm.evaluate.scores import Scores
+from ping_llm.evaluate.tables import HEADLINES
+from ping_llm.evaluate.verdict import METHODS, kind_of, main_tests, title_of
 from ping_llm.files import write_json, write_text
-
-#: What the leaderboards show: key in the report, title, and digits. Less is better in all of them.
-HEADLINES = (
-    ("medae_ms", "Median absolute error, ms", 2),
-    ("mae_ms", "Mean absolute error, ms", 2),
-    ("crps_ms", "CRPS, ms", 2),
-    ("bits", "Bits per result", 3),
-)
+from ping_llm.measurements.columns import Columns
+from ping_llm.pages import document
 
 _STYLE = """
-body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; color: #222 }
-table { border-collapse: collapse; margin: .6em 0 1.6em } th, td { padding: .2em .7em; text-align: right }
-th:first-child, td:first-child { text-align: left } thead th { border-bottom: 1px solid #999 }
-tr.model td { background: #f3f3f3; font-weight: 600 } td.best { color: #0a6b2d; font-weight: 700 }
-small { color: #777; font-weight: 400 } small, td:first-child { white-space: nowrap }
-img { max-width: 100% } .scroll { overflow-x: auto }
+.lead { font-size: 1.15rem; font-weight: 600; line-height: 1.4; margin: 1.2rem 0; }
+.verdicts { list-style: none; padding: 0; margin: 0 0 1rem; display: grid; gap: .6rem 1rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
+.verdicts li { background: var(--card); border-left: 5px solid var(--side, var(--line)); padding: .6rem 1rem;
+  border-radius: 4px; }
+.better { --side: var(--good); } .level { --side: var(--warn); } .worse { --side: var(--bad); }
+.badge { float: right; margin-left: 1rem; font-size: .8rem; font-weight: 700; color: var(--side); }
+nav { margin: 1.2rem 0; line-height: 1.9; } nav a { margin-right: 1rem; white-space: nowrap; }
+details { margin: .6rem 0; } summary { cursor: pointer; } details .verdicts { margin-top: .6rem; }
+dl { display: grid; grid-template-columns: 13rem 1fr; gap: .5rem 1.5rem; max-width: 60rem; }
+dt { font-weight: 600; } dd { margin: 0; }
+@media (max-width: 40rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .7rem; } }
 """
+
+_BADGES = {"better": "best", "level": "level", "worse": "beaten"}
+
+_TESTS = {
+    "later": "The pair was measured in the training data; the question is about a measurement held out of "
+    "them{later}. Every earlier measurement may be used, also of the same pair.",
+    "pairs": "Source and destination were both measured in the training data, but not with each other. Every "
+    "earlier measurement of other pairs may be used.",
+    "sources": "The source is not in the training data. Only its newest measurements to other destinations "
+    "may be used, as many as the name of the test says.",
+    "destinations": "The destination is not in the training data, and no measurement of it may be used. The "
+    "source is known.",
+}
+
+_FIGURES = {
+    "Typical error": "Median absolute error of the one number that a method answers with: half of the "
+    "replies are closer.",
+    "CRPS": "Continuous ranked probability score in ms: the distance of the predicted distribution from the "
+    "result. It rewards being right, and being no surer than justified. Of a single number it is the "
+    "absolute error.",
+    "Bits per result": "Minus log2 of the probability that was given to what happened: no reply, or the "
+    "reply's 1-ms bin. One bit less is twice the probability.",
+    "90 % interval": "From the 5 % to the 95 % quantile of an answer. It should contain 90 % of the replies: "
+    "with fewer it is too narrow, with more too wide.",
+    "Best, level, beaten": "CRPS and bits decide. An answer is beaten if another method has a lower value of "
+    "either by more than 1 %, best if it has itself a lower value of either by more than 1 %, else level.",
+    "95 % interval of a figure": "From a bootstrap that draws sources with all of their measurements. With "
+    "few sources it is wide and rough; with one there is none.",
+}
 
 
 def write(
@@ -37,25 +69,19 @@ def write(
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "report.json", result)
     pictures = plots.draw(out, result, scores, asked)
-    write_text(out / "report.html", _page(out, result, pictures))
+    write_text(out / "report.html", page(out, result, pictures))
 
 
 def read(path: Path) -> dict:
     """A report from its folder or its report.json."""
     file = path / "report.json" if path.is_dir() else path
     try:
-        report = json.loads(file.read_text())
+        report = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
         raise PingError(f"{file}: not a report: {error}") from None
     if not isinstance(report, dict) or "splits" not in report:
         raise PingError(f"{file}: not a report of ping-llm evaluate")
     return report
-
-
-def best_of(split: Mapping[str, dict], metric: str) -> str | None:
-    """The method with the least value; the truth does not compete."""
-    values = {name: part[metric] for name, part in split.items() if metric in part and name != "truth"}
-    return min(values, key=lambda name: values[name]) if values else None
 
 
 def leaderboard(result: dict, metric: str, digits: int) -> tuple[list[str], list[list[str]]]:
@@ -67,174 +93,182 @@ def leaderboard(result: dict, metric: str, digits: int) -> tuple[list[str], list
         row = [method]
         for split in splits.values():
             value = split.get(method, {}).get(metric)
-            mark = "*" if best_of(split, metric) == method else ""
+            best = verdict.best_of(split, metric)
+            mark = "*" if best and best.method == method else ""
             row.append("" if value is None else f"{value:.{digits}f}{mark}")
         rows.append(row)
     return ["method", *splits], rows
 
 
-def _page(out: Path, result: dict, pictures: list[tuple[str, str]]) -> str:
+def page(out: Path, result: dict, pictures: list[tuple[str, str]]) -> str:
+    """report.html: the verdict, methods by kind of question, explanations, tables.
+
+    Args:
+      out: folder of the pictures.
+      result: the report.
+      pictures: file name and caption of each.
+    """
+    data = result["data"]
+    run = f"Run {result['run']}" if result["run"] else "Baselines only"
+    about = f"{run}. Data {data['fingerprint']}, {data['train']:,} measurements to train on."
     parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8><title>ping-llm evaluation</title>",
-        f"<style>{_STYLE}</style><h1>Evaluation</h1>",
-        f"<p>Run: {html.escape(str(result['run'] or 'none, baselines only'))}. Data: "
-        f"{result['data']['fingerprint']}, {result['data']['train']:,} measurements to train on. "
-        "Intervals are 95 %, by drawing sources: where these are few, they are wide and rough, and "
-        "of a single source there is none. "
-        "The best of a column is green; less is better.</p>",
+        "<h1>Evaluation</h1>",
+        f"<p class=note>{_text(about)}</p>",
+        *_opening(result),
+        '<h2 id="methods">Methods by kind of question</h2>',
+        "<p>Less is better; the best method of a panel is on top. A dot is a method's value, a bar its 95 % "
+        "interval, a dashed line the evaluated answer. ▸ lies beyond the axis.</p>",
+        tables.picture(result),
+        *_explanations(result),
     ]
-    for metric, title, digits in HEADLINES:
-        parts += [f"<h2>{title}</h2>", _leaderboard_html(result, metric, digits)]
-    for name, caption in pictures:
-        data = base64.b64encode((out / name).read_bytes()).decode()
-        parts += [f"<h3>{html.escape(caption)}</h3>", f'<img alt="" src="data:image/png;base64,{data}">']
-    parts += ["<h2>Calibration, relative error and failures</h2>", *map(_details, result["splits"].items())]
-    if result["calibration"]:
-        parts += ["<h2>What is made of the model's answers</h2>", _calibration(result["calibration"])]
-    parts.append("<h2>By IP version and RTT</h2>")
-    parts += [_strata(name, split, ("ip_version", "rtt")) for name, split in result["splits"].items()]
-    parts.append("<h2>By hour of the day (UTC)</h2>")
-    parts += [_strata(name, split, ("hour",)) for name, split in result["splits"].items()]
-    if result["by_context_size"]:
-        parts += ["<h2>The model by context size</h2>", _context(result["by_context_size"])]
-    if result.get("likelihood"):
-        parts += ["<h2>Bits of whole measurements</h2>", *_likelihood(result["likelihood"])]
-    if result.get("addresses"):
-        parts += ["<h2>Addresses</h2>", *_addresses(result["addresses"])]
-    parts += ["<h2>What the tests share with the training data</h2>", _proof(result["data"])]
-    return "\n".join(parts) + "\n"
+    sections = list(_sections(out, result, pictures))
+    links = (f'<a href="#section-{index}">{title}</a>' for index, (title, _) in enumerate(sections))
+    parts.append(f"<h2>Tables and further pictures</h2><nav>{' '.join(links)}</nav>")
+    for index, (title, body) in enumerate(sections):
+        parts += [f'<h2 id="section-{index}">{title}</h2>', *body]
+    return document("ping-llm evaluation", "\n".join(parts), _STYLE + tables.TABLE_STYLE + tables.PANEL_STYLE)
 
 
-def _table(header: list[str], rows: list[list[str]], marked: frozenset[str] = frozenset({"model"})) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = []
-    for row in rows:
-        cells = "".join(cell if cell.startswith("<td") else f"<td>{cell}</td>" for cell in row)
-        body.append(f"<tr class={'model' if row[0] in marked else 'other'}>{cells}</tr>")
-    rows_html = "".join(body)
-    return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{rows_html}</tbody></table></div>"
+def _opening(result: dict) -> list[str]:
+    """The verdict: its first line, a sentence per kind of question, the notes."""
+    found = verdict.verdicts(result)
+    shown = verdict.main_verdicts(found)
+    parts = [f"<p class=lead>{_text(verdict.overall(found))}</p>", _cards(shown)]
+    others = [one for one in found if one not in shown]
+    if others:
+        parts.append(
+            f"<details><summary>New sources, other tests ({len(others)})</summary>{_cards(others)}</details>"
+        )
+    parts += [f"<p>{_text(note)}</p>" for note in verdict.notes(result)]
+    return parts
 
 
-def _leaderboard_html(result: dict, metric: str, digits: int) -> str:
+def _cards(found: list[verdict.Verdict]) -> str:
+    cards = []
+    for one in found:
+        badge = _BADGES.get(one.outcome)
+        mark = f"<span class=badge>{badge}</span>" if badge else ""
+        start, _, rest = one.sentence.partition(", ")
+        kind = one.outcome.replace(" ", "-")
+        cards.append(f'<li class="{kind}">{mark}<b>{_text(start)}</b>, {_text(rest)}</li>')
+    return f"<ul class=verdicts>{''.join(cards)}</ul>"
+
+
+def _explanations(result: dict) -> list[str]:
+    data = result["data"]
+    later = ", later in time" if data.get("timed") else ""
+    tests = []
+    for test in main_tests(result["splits"]):
+        kind = kind_of(test)
+        title = "New sources" if kind == "sources" else title_of(test)
+        names = [name for name in result["splits"] if kind_of(name) == kind]
+        asked = ", ".join(f"{data['asked'][test][key]:,} {key}" for key in ("questions", "sources"))
+        words = _TESTS.get(kind, "").format(later=later)
+        where = f"In the tables: {'; '.join(names)}. {asked[0].upper()}{asked[1:]}."
+        tests.append((title, f"{_text(words)} <small>{_text(where)}</small>"))
+    methods = dict.fromkeys(name for split in result["splits"].values() for name in split)
+    in_words = [(name, _text(METHODS[name])) for name in methods if name in METHODS]
+    return [
+        '<h2 id="tests">The tests</h2>',
+        "<p>All methods answer the same questions about measurements that were held out.</p>",
+        _definitions(tests),
+        '<h2 id="figures">How to read the figures</h2>',
+        _definitions([(name, _text(words)) for name, words in _FIGURES.items()]),
+        "<details><summary>The methods in words</summary>" + _definitions(in_words) + "</details>",
+    ]
+
+
+def _sections(out: Path, result: dict, pictures: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+    """Title and body of each section of tables and pictures."""
     splits = result["splits"]
-    methods = list(dict.fromkeys(name for split in splits.values() for name in split))
-    rows = []
-    for method in methods:
-        row = [html.escape(method)]
-        for split in splits.values():
-            part = split.get(method, {})
-            if metric not in part:
-                row.append("")
-                continue
-            bounds = (part.get("intervals") or {}).get(metric)
-            small = f"<br><small>{bounds[0]:.{digits}f}–{bounds[1]:.{digits}f}</small>" if bounds else ""
-            kind = " class=best" if best_of(split, metric) == method else ""
-            row.append(f"<td{kind}>{part[metric]:.{digits}f}{small}</td>")
-        rows.append(row)
-    if metric == "bits" and any("entropy_bits" in split.get("truth", {}) for split in splits.values()):
-        entropies = (split.get("truth", {}).get("entropy_bits") for split in splits.values())
-        rows.append(["the truth's entropy", *("" if e is None else f"{e:.{digits}f}" for e in entropies)])
-    asked = result["data"]["asked"]
-    sizes = [[key, *(f"{asked[name][key]:,}" for name in splits)] for key in ("questions", "sources")]
-    return _table(["method", *splits], [*rows, *sizes])
-
-
-def _details(split: tuple[str, dict]) -> str:
-    name, methods = split
-    header = ["method", "50 %", "80 %", "90 %", "width of 90 %, ms", "ECE", "rel. p50", "p75", "p90", "p95"]
-    header += ["Brier", "log loss, bits", "AUC"]
-    rows = []
-    for method, part in methods.items():
-        if "coverage" not in part:
-            continue
-        failure = part["failure"]
-        cells = [f"{share:.1%}" for share in part["coverage"].values()]
-        cells += [f"{part['interval_90_width_ms']:.1f}", f"{part['ece']:.3f}"]
-        cells += [f"{value:.3f}" for value in part["relative_error"].values()]
-        auc = "" if failure["auc"] is None else f"{failure['auc']:.3f}"
-        cells += [f"{failure['brier']:.4f}", f"{failure['log_loss_bits']:.3f}", auc]
-        rows.append([html.escape(method), *cells])
-    return f"<h3>{html.escape(name)}: coverage of intervals, errors, failures</h3>" + _table(header, rows)
-
-
-def _calibration(kinds: dict) -> str:
-    text = (
-        "<p>Fitted on what was held out of its training: the distribution is blurred by a normal of this "
-        "deviation in log RTT, and so much of the training marginal is mixed in.</p>"
+    body = ["<p>The best of a column is green; less is better. Small: 95 % intervals.</p>"]
+    for metric, title, digits in HEADLINES:
+        body += [f"<h3>{title}</h3>", tables.leaderboard(result, metric, digits)]
+    yield "Leaderboards", body
+    body = []
+    for name, caption in pictures:
+        png = base64.b64encode((out / name).read_bytes()).decode()
+        text = html.escape(caption)
+        body += [f"<h3>{text}</h3>", f'<img alt="{text}" src="data:image/png;base64,{png}">']
+    yield "Errors and calibration in pictures", body
+    choices = tables.choices(splits)
+    if choices:
+        yield "Choosing the fastest of ten destinations", [choices]
+    yield "Calibration, relative error and failures", [tables.details(split) for split in splits.items()]
+    if result.get("stack"):
+        yield "What the stack is made of", [tables.stack(result["stack"])]
+    yield (
+        "By IP version and RTT",
+        [tables.strata(name, split, ("ip_version", "rtt")) for name, split in splits.items()],
     )
-    rows = [[html.escape(name), *(f"{value:g}" for value in kind.values())] for name, kind in kinds.items()]
-    return text + _table(["about a", "spread", "share of the marginal", "questions"], rows)
+    yield (
+        "By hour of the day (UTC)",
+        [tables.strata(name, split, ("hour",)) for name, split in splits.items()],
+    )
+    if result.get("by_context_size"):
+        yield "The network by the size of its context", [tables.by_context_size(result["by_context_size"])]
+    if result.get("likelihood"):
+        yield "Bits of whole measurements", tables.likelihood_tables(result["likelihood"])
+    if result.get("addresses"):
+        yield "Addresses", tables.address_tables(result["addresses"])
+    yield "What the tests share with the training data", [tables.proof(result["data"])]
 
 
-def _strata(name: str, methods: dict, kinds: tuple[str, ...]) -> str:
-    any_strata = next(iter(methods.values()))["strata"]
-    groups = [(k, group) for k in kinds for group, part in any_strata[k].items() if part["measurements"]]
+def _definitions(items: list[tuple[str, str]]) -> str:
+    """A list of terms (text) and their definitions (HTML)."""
+    return f"<dl>{''.join(f'<dt>{html.escape(term)}</dt><dd>{words}</dd>' for term, words in items)}</dl>"
+
+
+def _text(text: str) -> str:
+    """Text as HTML; a number stays with its unit."""
+    return re.sub(r"(\d) (ms|%|bits)", "\\1\u00a0\\2", html.escape(text))
+
+
+METRICS = ("medae_ms", "mae_ms", "mse", "crps_ms", "bits", "ece", "interval_90_width_ms")
+
+
+def compare(paths: Sequence[Path], metric: str) -> dict:
+    """One metric of every method on every split of the reports.
+
+    Returns:
+      {"metric", "reports": [names], "same_data": bool, "rows": [{"split", "method", "values", "intervals"}]}
+      with one value and one interval per report, None where it is missing.
+    """
+    if metric not in METRICS:
+        raise UsageError(f"there is no metric {metric!r}; choose from: {', '.join(METRICS)}")
+    reports = [read(path) for path in paths]
+    splits = list(dict.fromkeys(split for one in reports for split in one["splits"]))
     rows = []
-    for method, part in methods.items():
-        values = [part["strata"][kind][group].get("medae_ms") for kind, group in groups]
-        rows.append([html.escape(method), *("" if value is None else f"{value:.2f}" for value in values)])
-    title = f"<h3>{html.escape(name)}: median absolute error, ms</h3>"
-    return title + _table(["method", *(group for _, group in groups)], rows)
+    for split in splits:
+        methods = list(dict.fromkeys(m for one in reports for m in one["splits"].get(split, {})))
+        for method in methods:
+            parts = [one["splits"].get(split, {}).get(method, {}) for one in reports]
+            values = [part.get(metric) for part in parts]
+            bounds = [(part.get("intervals") or {}).get(metric) for part in parts]
+            rows.append({"split": split, "method": method, "values": values, "intervals": bounds})
+    fingerprints = {one["data"]["fingerprint"] for one in reports}
+    return {
+        "metric": metric,
+        "reports": _report_names(paths),
+        "same_data": len(fingerprints) == 1,
+        "rows": rows,
+    }
 
 
-def _context(sizes: dict) -> str:
-    rows = []
-    for test, parts in sizes.items():
-        for size, part in parts.items():
-            figures = [f"{part[key]:.{digits}f}" for key, _, digits in HEADLINES if key in part]
-            given = "full" if int(size) >= 1000 else size  # more than any context holds
-            rows.append([html.escape(test), given, f"{part['measurements']:,}", *figures])
-    return _table(["test", "given", "questions", *(title for _, title, _ in HEADLINES)], rows)
+def cells(row: dict) -> list[str]:
+    """A row's values as text, with their intervals; * marks the least where they differ."""
+    values = [value for value in row["values"] if value is not None]
+    differ = len(set(values)) > 1
+    out = []
+    for value, bounds in zip(row["values"], row["intervals"], strict=True):
+        mark = "*" if differ and value == min(values) else ""
+        within = f" ({bounds[0]:.2f}–{bounds[1]:.2f})" if bounds else ""
+        out.append("" if value is None else f"{value:.3f}{mark}{within}")
+    return out
 
 
-def _likelihood(likelihood: dict) -> list[str]:
-    """Every order of the fields, cheapest first, with and without time."""
-    parts = [
-        f"<p>{likelihood['measurements']:,} measurements, each without context. A field's bits hold the "
-        "token that names it; those of the result are over the codes of the RTT encoding.</p>"
-    ]
-    for key, title in (("with_time", "With time"), ("without_time", "Without time")):
-        part = likelihood[key]
-        fields = list(part["by_field"])
-        orders = sorted(part["by_order"].items(), key=lambda item: item[1]["total"])
-        rows = [
-            [order, f"{bits['total']:.2f}", *(f"{bits[field]:.2f}" for field in fields)]
-            for order, bits in orders
-        ]
-        mean = ["mean of the orders", ""] + [f"{part['by_field'][field]:.2f}" for field in fields]
-        either = ["in any order", f"{part['any_order']:.2f}", *("" for _ in fields)]
-        parts += [f"<h3>{title}</h3>", _table(["order", "total", *fields], [either, mean, *rows])]
-    return parts
-
-
-def _addresses(addresses: dict) -> list[str]:
-    parts = [
-        "<p>One end is asked about, the other is known. Byte accuracy is that of the first guess, given all "
-        "bytes before it. Exact match: the right address is among the 1, 5 or 10 most probable completions "
-        "of so many known bytes.</p>"
-    ]
-    for name, part in addresses.items():
-        if "byte_accuracy" in part:
-            rows = [
-                ["byte accuracy", *(f"{share:.0%}" for share in part["byte_accuracy"])],
-                ["bits", *(f"{bits:.2f}" for bits in part["byte_bits"])],
-            ]
-            positions = [str(position) for position in range(len(part["byte_accuracy"]))]
-            title = f"<h3>{html.escape(name)}, {part['measurements']:,} questions, by position</h3>"
-            parts += [title, _table(["", *positions], rows)]
-        if "exact_match" in part:
-            by_known = part["exact_match"]["by_known_bytes"]
-            keys = list(next(iter(by_known.values())))
-            rows = [
-                [key.replace("_", " "), *(f"{shares[key]:.0%}" for shares in by_known.values())]
-                for key in keys
-            ]
-            title = f"{html.escape(name)}, {part['exact_match']['questions']:,} questions, by known bytes"
-            parts += [f"<h3>{title}: exact match</h3>", _table(["exact match", *by_known], rows)]
-    return parts
-
-
-def _proof(data: dict) -> str:
-    keys = list(next(iter(data["tests"].values())))
-    rows = [[html.escape(name), *(f"{part[key]:,}" for key in keys)] for name, part in data["tests"].items()]
-    return _table(["test", *(key.replace("_", " ") for key in keys)], rows)
+def _report_names(paths: Sequence[Path]) -> list[str]:
+    """The folders' names; whole paths where those do not tell reports apart."""
+    folders = [path if path.is_dir() else path.parent for path in paths]
+    names = [folder.resolve().name for folder in folders]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]

@@ -6,31 +6,38 @@ A part is one method's answers to one test. Run again after an interruption, onl
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ping_llm.errors import UsageError
+from ping_llm.answer import network
+from ping_llm.answer.grid import GRID
+from ping_llm.answer.methods.base import Answering
+from ping_llm.answer.methods.registry import full_name, make
+from ping_llm.answer.model import Model
+from ping_llm.answer.network import ALSO_UNNAMED, Asking
+from ping_llm.answer.show import moment_text
+from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate import report
-from ping_llm.evaluate.asking import ALSO_UNNAMED, STRANGE_SOURCE, Asking
-from ping_llm.evaluate.baselines.base import Baseline
-from ping_llm.evaluate.baselines.every import make
-from ping_llm.evaluate.bootstrap import Bootstrap
-from ping_llm.evaluate.calibration import Calibration
-from ping_llm.evaluate.columns import Columns
-from ping_llm.evaluate.data import EvaluationData, Test, read
-from ping_llm.evaluate.ids import Ids
-from ping_llm.evaluate.options import EvaluateOptions
-from ping_llm.evaluate.scores import Scores, sources_of, strata, summary
-from ping_llm.files import write_json
+from ping_llm.evaluate.inputs import EvaluateOptions, EvaluationData, Test, read
+from ping_llm.evaluate.metrics import Bootstrap
+from ping_llm.evaluate.scores import ANSWER_LEVELS, LEVELS, Scores, say_damaged, sources_of, strata, summary
+from ping_llm.files import whole_file, write_json
+from ping_llm.measurements.addresses import unpack
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.ids import Ids
+from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.progress import Progress
+from ping_llm.splits.novelty import Novelty
+
+if TYPE_CHECKING:
+    from ping_llm.answer.stack import Stack
+    from ping_llm.evaluate.subjects import NetworkMethod
 
 #: Of the parts and of report.json.
-FORMAT = 1
+FORMAT = 2
 
 #: Answers are made and scored this many at a time: distributions are large, scores are not.
 CHUNK = 4096
@@ -43,95 +50,144 @@ def evaluate(
     options: EvaluateOptions,
     run: Path | None = None,
     world: Path | None = None,
-    calibrated: bool = True,
+    answers: Path | None = None,
 ) -> dict:
     """Evaluate and write report.json, report.html and PNGs below `out`; returns the report.
 
-    A run that has a calibration answers with it unless `calibrated` is False.
+    A run is judged by its stack, which is what its users get, and its network alone is set beside it.
+
+    Args:
+      world: the simulation's folder, where the data are simulated: adds the truth.
+      answers: a file to write every question and its answer to, one JSON object per line.
     """
-    data = read(data_path, options)
+    return evaluate_data(read(data_path, options), out, options, run, world, answers)
+
+
+def evaluate_data(
+    data: EvaluationData,
+    out: Path,
+    options: EvaluateOptions,
+    run: Path | None = None,
+    world: Path | None = None,
+    answers: Path | None = None,
+) -> dict:
+    """The same on data that have been split already."""
+    if answers is not None and run is None:
+        raise UsageError("--answers needs a run")
     _claim(out, data, options)
-    methods: list[tuple[str, str, Callable[[], Baseline]]] = [
-        (name, _baseline_folder(name), partial(make, name)) for name in options.baselines
+    load = _loader(run)
+    methods: list[tuple[str, str, Callable[[], Answering]]] = [
+        (name, _baseline_folder(name), partial(make, name)) for name in map(full_name, options.baselines)
     ]
     if world is not None:
         methods.append(("truth", "truth", lambda: _truth(world)))
-    context, whole, calibration = {}, {}, None
-    if run is not None:
-        calibration = Calibration.load(run) if calibrated else None
-        folder = f"model-{_weights_digest(run)}-{_manner_digest(calibration)}"
-        load = _loader(run, data.train, calibration)
-        methods.append(("model", folder, load))
-    total = len(methods) * len(data.tests)
+    places = {} if run is None else _places(run, load)
     scores: dict[str, dict[str, Scores]] = {test.name: {} for test in data.tests}
     seconds: dict[str, float] = {}
-    with Progress("evaluate", total, "parts") as progress:
-        for name, folder, build in methods:
-            method: Baseline | None = None
+    with Progress("evaluate", (len(methods) + len(places)) * len(data.tests), "parts") as progress:
+        for name, place, build in methods:
+            method: Answering | None = None
             started = time.monotonic()
             for test in data.tests:
-                path = out / "parts" / folder / f"{_folder(test.name)}.npz"
-                if not path.exists():
+                path = out / "parts" / place / f"{_folder(test.name)}.npz"
+                part = Scores.stored(path, len(test.asked))
+                if part is None:
                     method = method or build().fit(data.train)
-                    chunk = MODEL_CHUNK if name == "model" else CHUNK
-                    answer(method, test, chunk).save(path)
-                scores[test.name][name] = Scores.load(path)
+                    part = answer(method, test)
+                    part.save(path)
+                scores[test.name][name] = part
                 progress.advance(note=f"{name} · {test.name}")
             if method is not None:
                 seconds[name] = round(time.monotonic() - started, 1)
+        started = time.monotonic()
+        for test in data.tests if places else ():
+            paths = {
+                name: out / "parts" / place / f"{_folder(test.name)}.npz" for name, place in places.items()
+            }
+            found = {name: Scores.stored(path, len(test.asked)) for name, path in paths.items()}
+            known = {name: part for name, part in found.items() if part is not None}
+            if len(known) < len(paths):
+                known = answer_by_run(load(), test, data.train)
+                for name, part in known.items():
+                    part.save(paths[name])
+                seconds["run"] = round(time.monotonic() - started, 1)
+            scores[test.name] |= known
+            progress.advance(len(paths), note=f"run · {test.name}")
+    context, whole = {}, {}
     if run is not None:
-        context = _by_context_size(load, out / "parts" / folder, data, options)
-        whole = _whole_measurements(load, out / "parts" / folder, data, options)
-    result = _result(data, options, scores, context, run, calibration) | whole
+        folder = out / "parts" / places["network"]
+        context = _by_context_size(load, folder, data, options)
+        whole = _whole_measurements(load, folder, data, options)
+    result = _result(data, options, scores, context, run, load) | whole
     if world is not None:
         for name, bits in _true_entropies(world, out / "parts" / "truth", data).items():
             result["splits"][name]["truth"]["entropy_bits"] = bits
     if seconds:
         write_json(out / "seconds.json", seconds)  # not in the report, which is the same whenever it is made
     report.write(out, result, scores, {test.name: test.asked for test in data.tests})
+    if answers is not None:
+        subject = "stack" if "stack" in places else "network"
+        write_answers(answers, data.tests, {name: parts[subject] for name, parts in scores.items()})
     return result
 
 
-def answer(method: Baseline, test: Test, chunk: int = CHUNK) -> Scores:
+def _places(run: Path, load: Callable[[], Model]) -> dict[str, str]:
+    """The folders of a run's parts: of its network, and of its stack if it has one."""
+    weights = _weights_digest(run)
+    places = {"network": f"network-{weights}-{_manner_digest()}"}
+    if load().stack is not None:
+        places["stack"] = f"stack-{weights}-{_stack_digest(load())}"
+    return places
+
+
+def answer_by_run(model: Model, test: Test, train: Columns) -> dict[str, Scores]:
+    """Score the network, and the stack on the same answers of the network, which are computed once."""
+    stack = model.stack
+    trained = Novelty.of(train) if stack is None else stack.network_trained
+    parts: dict[str, list[Scores]] = {}
+    queries = test.queries()
+    for start in range(0, len(queries), MODEL_CHUNK):
+        rows = slice(start, start + MODEL_CHUNK)
+        asked, rtt = queries.take(rows), test.asked.rtt[rows]
+        own = network.curves(model, asked, test.context, trained)
+        parts.setdefault("network", []).append(Scores.of(own.distributions(), rtt))
+        if stack is not None:
+            made = stack.answer_with(stack.capped(own), asked, test.context)
+            parts.setdefault("stack", []).append(Scores.of(made.distributions, rtt))
+    return {name: Scores.concatenate(several) for name, several in parts.items()}
+
+
+def write_answers(path: Path, tests: Sequence[Test], scores: dict[str, Scores]) -> None:
+    """One JSON object per question: what was asked, what happened, and the answer, in ms."""
+    with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
+        for test in tests:
+            asked, answers = test.asked, scores[test.name]
+            ends = [unpack(asked.src).to_pylist(), unpack(asked.dst).to_pylist()]
+            for index in range(len(asked)):
+                quantiles = zip(LEVELS, answers.quantiles[index].tolist(), strict=True)
+                values = {
+                    "src_addr": ends[0][index],
+                    "dst_addr": ends[1][index],
+                    "event_time": moment_text(int(asked.time[index])) if test.timed else None,
+                    "test": test.name,
+                    "rtt": float(asked.rtt[index]),
+                    "failure": float(answers.failure[index]),
+                    "point": float(answers.point[index]),
+                    "quantiles": {f"{level:g}": q for level, q in quantiles if level in ANSWER_LEVELS},
+                    "bits": float(answers.bits[index]),
+                    "crps": float(answers.crps[index]) if asked.rtt[index] != NO_REPLY else None,
+                }
+                file.write(json.dumps(values) + "\n")
+
+
+def answer(method: Answering, test: Test, chunk: int = CHUNK) -> Scores:
     """Ask and score, a chunk at a time."""
     parts = []
-    for start in range(0, len(test.asked), chunk):
-        part = test.asked.take(slice(start, start + chunk))
-        parts.append(Scores.of(method.predict(part.queries(), test.context), part.rtt))
+    queries = test.queries()
+    for start in range(0, len(queries), chunk):
+        rows = slice(start, start + chunk)
+        parts.append(Scores.of(method.predict(queries.take(rows), test.context), test.asked.rtt[rows]))
     return Scores.concatenate(parts)
-
-
-def calibrate(run: Path, data_path: Path, options: EvaluateOptions) -> Calibration:
-    """Fit a run's calibration on questions that its training has not seen, and put it into the run."""
-    from ping_llm.evaluate.model_method import GRID
-
-    data = read(data_path, options)
-    tests = [test for test in data.tests if test.kind == "later"]
-    # What is new to a run is so at all times: without the cut in time there is many times as much of it.
-    tests += [
-        test
-        for test in read(data_path, replace(options, splits=replace(options.splits, time=1.0))).tests
-        if test.kind != "later"
-    ]
-    method = _loader(run, data.train)()
-    manners: list[tuple[Test, Any, int | None]] = [(test, method, None) for test in tests]
-    if method.model.knows_unnamed_sources:
-        # Few held-out sources are strange; all can be asked about as if they were.
-        manners += [(test, method.as_strangers(), STRANGE_SOURCE) for test in tests if test.kind == "sources"]
-    parts = []
-    with Progress("calibrate", sum(len(test.asked) for test, *_ in manners), "questions") as progress:
-        for test, asking, kind in manners:
-            for start in range(0, len(test.asked), MODEL_CHUNK):
-                asked = test.asked.take(slice(start, start + MODEL_CHUNK))
-                levels, failure, _ = asking.raw(asked.queries(), test.context)
-                of_asked = asking.kinds(asked.queries()) if kind is None else np.full(len(asked), kind)
-                parts.append((levels, failure, of_asked, asked))
-                progress.advance(len(asked))
-    levels, failure, of_asked = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    asked = Columns.concatenate([part[3] for part in parts])
-    calibration = Calibration.fit(GRID, levels, failure, asked, of_asked, data.train)
-    calibration.save(run)
-    return calibration
 
 
 def _by_context_size(load: Callable, folder: Path, data: EvaluationData, options: EvaluateOptions) -> dict:
@@ -141,12 +197,14 @@ def _by_context_size(load: Callable, folder: Path, data: EvaluationData, options
     with Progress("by context size", len(tests) * len(options.context_sizes), "parts") as progress:
         for test in tests:
             asked = test.asked.take(slice(None, None, max(1, len(test.asked) // options.context_queries)))
-            smaller = Test(test.name, test.kind, asked, test.context)
+            smaller = replace(test, asked=asked)
             for size in options.context_sizes:
                 path = folder / f"{_folder(test.name)}-context-{size}.npz"
-                if not path.exists():
-                    answer(load().sized(size), smaller, MODEL_CHUNK).save(path)
-                figures = summary(Scores.load(path), asked)
+                part = Scores.stored(path, len(asked))
+                if part is None:
+                    part = answer(_network(load()).fit(data.train).sized(size), smaller, MODEL_CHUNK)
+                    part.save(path)
+                figures = summary(part, asked)
                 kept = ("measurements", *(key for key, _, _ in report.HEADLINES))
                 out.setdefault(test.name, {})[str(size)] = {k: figures[k] for k in kept if k in figures}
                 progress.advance()
@@ -155,25 +213,22 @@ def _by_context_size(load: Callable, folder: Path, data: EvaluationData, options
 
 def _whole_measurements(load: Callable, folder: Path, data: EvaluationData, options: EvaluateOptions) -> dict:
     """Bits by field and order, and addresses, on the first test's questions: {"likelihood", "addresses"}."""
-    from ping_llm.evaluate import completions, likelihood
+    from ping_llm.evaluate import fields
 
     whole = data.tests[0].asked
     asked = whole.take(slice(None, None, max(1, len(whole) // options.context_queries)))
     makers: dict[str, Callable[[], dict]] = {
         "whole-measurements": lambda: {
-            "likelihood": likelihood.by_order(load().model, asked),
-            "addresses": likelihood.address_bytes(load().model, asked),
+            "likelihood": fields.by_order(load(), asked),
+            "addresses": fields.address_bytes(load(), asked),
         },
-        f"completions-{options.address_questions}": lambda: completions.exact_matches(
-            load().model, asked, options.address_questions
+        f"completions-{options.address_questions}": lambda: fields.exact_matches(
+            load(), asked, options.address_questions
         ),
     }
     parts = []
     for name, make_part in makers.items():
-        path = folder / f"{name}.json"
-        if not path.exists():
-            write_json(path, make_part())
-        parts.append(json.loads(path.read_text()))
+        parts.append(_stored_json(folder / f"{name}.json", make_part))
     out, matches = parts
     for name, part in matches.items():
         out["addresses"].setdefault(name, {})["exact_match"] = part
@@ -184,15 +239,30 @@ def _true_entropies(world: Path, folder: Path, data: EvaluationData) -> dict[str
     """Of each test, the exact mean entropy of its results in bits: what the truth's own score tends to."""
     from ping_llm.simulate.world import World
 
-    path = folder / "entropy.json"
-    if not path.exists():
+    def entropies() -> dict[str, float]:
         truth = World.load(world).truth
         asked = {test.name: test.asked for test in data.tests}
-        write_json(path, {n: float(truth(a.src, a.dst, a.time).entropy().mean()) for n, a in asked.items()})
-    return json.loads(path.read_text())
+        return {n: float(truth(a.src, a.dst, a.time).entropy().mean()) for n, a in asked.items()}
+
+    return _stored_json(folder / "entropy.json", entropies)
 
 
-def _result(data, options, scores, context, run, calibration) -> dict:
+def _stored_json(path: Path, make: Callable[[], dict]) -> dict:
+    """A part that was kept as JSON, or is made now: it was not there, or is damaged."""
+    if path.exists():
+        try:
+            content = json.loads(path.read_bytes())
+            if isinstance(content, dict):
+                return content
+            say_damaged(path, "it must hold an object")
+        except ValueError as error:
+            say_damaged(path, error)
+    write_json(path, make())
+    return json.loads(path.read_bytes())
+
+
+def _result(data, options, scores, context, run, load) -> dict:
+    stack = None if run is None else load().stack
     tests: dict = {}
     for test in data.tests:
         bootstrap = Bootstrap(sources_of(test.asked), options.replicates, options.seed)
@@ -203,7 +273,8 @@ def _result(data, options, scores, context, run, calibration) -> dict:
     return {
         "format": FORMAT,
         "run": None if run is None else str(run),
-        "calibration": None if calibration is None else calibration.as_dict(),
+        "stack": None if stack is None else stack.as_dict(),
+        "notes": _notes(data, stack),
         "data": {
             "fingerprint": data.fingerprint,
             **data.proof,
@@ -227,7 +298,14 @@ def _claim(out: Path, data: EvaluationData, options: EvaluateOptions) -> None:
     key = {"format": FORMAT, "data": data.fingerprint, "options": settings}
     path = out / "parts" / "key.json"
     if path.exists():
-        if json.loads(path.read_text()) != json.loads(json.dumps(key)):
+        try:
+            known = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise PingError(
+                f"{path} is damaged ({error}), so nobody knows what the parts beside it are of: "
+                f"remove {path.parent}, or name another --out"
+            ) from error
+        if known != json.loads(json.dumps(key)):
             raise UsageError(
                 f"{out} holds the parts of an evaluation on other data or with other options: "
                 "name another --out, or remove it"
@@ -249,29 +327,61 @@ def _baseline_folder(name: str) -> str:
     return _folder(name) + (f"-{revision}" if revision > 1 else "")
 
 
-def _loader(run: Path, train: Columns, calibration: Calibration | None = None) -> Callable:
-    loaded: list = []
+def _loader(run: Path | None) -> Callable[[], Model]:
+    loaded: list[Model] = []
 
-    def load():
+    def load() -> Model:
         if not loaded:
-            from ping_llm.evaluate.model_method import ModelMethod
-
-            loaded.append(ModelMethod.load(run, calibration).fit(train))
+            assert run is not None
+            loaded.append(Model.load(run, data=False))
         return loaded[0]
 
     return load
 
 
-def _truth(world: Path) -> Baseline:
-    from ping_llm.evaluate.truth_method import TruthMethod
+def _network(model: Model) -> "NetworkMethod":
+    from ping_llm.evaluate.subjects import NetworkMethod
+
+    return NetworkMethod(model)
+
+
+def _notes(data: EvaluationData, stack: "Stack | None") -> list[str]:
+    """Notes on the validity of the figures."""
+    notes = []
+    if data.tests and not data.tests[0].timed:
+        notes.append(
+            "Times tell nothing in these data (fewer than ten different, or hardly a pair measured twice), "
+            "so there is no test of later times, and a question may look at everything that is not held out."
+        )
+    if stack is not None:
+        for test in data.tests:
+            if test.kind == "pairs":
+                known = stack.trained.classes(test.asked.src, test.asked.dst) == Novelty.KNOWN_PAIR
+                if known.mean() > 0.05:
+                    notes.append(
+                        f"{known.mean():.0%} of the pairs that should be new were trained on: this run has "
+                        "seen the test. Its figures say nothing about new data."
+                    )
+    return notes
+
+
+def _truth(world: Path) -> Answering:
+    from ping_llm.evaluate.subjects import TruthMethod
     from ping_llm.simulate.world import World
 
     return TruthMethod(World.load(world))
 
 
-def _manner_digest(calibration: Calibration | None) -> str:
-    """Of how a run is asked and what is made of its answers."""
-    return hashlib.sha256(repr((Asking(), ALSO_UNNAMED, calibration)).encode()).hexdigest()[:8]
+def _manner_digest() -> str:
+    """A digest of how prompts are made."""
+    return hashlib.sha256(repr((Asking(), ALSO_UNNAMED, GRID.tobytes())).encode()).hexdigest()[:8]
+
+
+def _stack_digest(model: Model) -> str:
+    from ping_llm.answer import state
+
+    tree, _ = state.pack(model.stack)  # names every array by its content
+    return hashlib.sha256((_manner_digest() + json.dumps(tree)).encode()).hexdigest()[:12]
 
 
 def _weights_digest(run: Path) -> str:

@@ -4,23 +4,29 @@ The per-query record is what is stored: every figure of the report is computed f
 needs no new answers.
 """
 
+import sys
+import zipfile
+import zlib
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from ping_llm import addresses
+from ping_llm.answer.distribution import Predictive
+from ping_llm.answer.rank import TIMEOUT_MS
 from ping_llm.evaluate import metrics
-from ping_llm.evaluate.bootstrap import Bootstrap
-from ping_llm.evaluate.columns import Columns
-from ping_llm.evaluate.ids import Ids
-from ping_llm.evaluate.predictive import Predictive
+from ping_llm.evaluate.metrics import Bootstrap
 from ping_llm.files import whole_file
+from ping_llm.measurements import addresses
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.ids import Ids
 
-#: Quantiles that are stored of every answer: the ends of the 90, 80 and 50 % intervals.
-LEVELS = (0.05, 0.1, 0.25, 0.75, 0.9, 0.95)
-_INTERVALS = {0.5: (2, 3), 0.8: (1, 4), 0.9: (0, 5)}
+#: Quantiles that are stored of every answer: the median and the ends of the 90, 80 and 50 % intervals.
+LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+_INTERVALS = {0.5: (2, 4), 0.8: (1, 5), 0.9: (0, 6)}
+#: Those that `evaluate --answers` and `query rtt --json` share.
+ANSWER_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 #: ms; the last range is open.
 RTT_RANGES = (0, 10, 30, 60, 100, 150, 200, 300)
@@ -28,7 +34,7 @@ RTT_RANGES = (0, 10, 30, 60, 100, 150, 200, 300)
 
 @dataclass(frozen=True)
 class Scores:
-    """What each answer was worth, [n] each."""
+    """Scores of answers, [n] each."""
 
     point: np.ndarray
     failure: np.ndarray
@@ -61,9 +67,25 @@ class Scores:
             np.savez_compressed(file, **{f.name: getattr(self, f.name) for f in fields(self)})
 
     @classmethod
-    def load(cls, path: Path) -> "Scores":
-        with np.load(path) as stored:
-            return cls(**{f.name: stored[f.name] for f in fields(cls)})
+    def stored(cls, path: Path, questions: int) -> "Scores | None":
+        """What was saved of that many questions. None if nothing was, or if the file is damaged."""
+        try:
+            # Opened here: np.load leaves a file open whose zip directory is cut.
+            with path.open("rb") as file, np.load(file) as stored:
+                found = cls(**{f.name: stored[f.name] for f in fields(cls)})
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            say_damaged(path, error)
+            return None
+        if any(getattr(found, f.name).shape[:1] != (questions,) for f in fields(cls)):
+            say_damaged(path, f"it must hold {questions:,} answers")
+            return None
+        return found
+
+
+def say_damaged(path: Path, why: object) -> None:
+    print(f"warning: {path} is damaged ({why}) and is made anew", file=sys.stderr)
 
 
 def summary(scores: Scores, test: Columns, bootstrap: Bootstrap | None = None) -> dict:
@@ -86,7 +108,7 @@ def summary(scores: Scores, test: Columns, bootstrap: Bootstrap | None = None) -
             f"{share:.0%}": metrics.coverage(reply.quantiles[:, low], reply.quantiles[:, high], rtt)
             for share, (low, high) in _INTERVALS.items()
         },
-        "interval_90_width_ms": float(np.median(reply.quantiles[:, 5] - reply.quantiles[:, 0])),
+        "interval_90_width_ms": float(np.median(reply.quantiles[:, 6] - reply.quantiles[:, 0])),
         "ece": metrics.expected_calibration_error(reply.pit),
         "pit": [round(float(share), 5) for share in metrics.pit_histogram(reply.pit)],
         "failure": {
@@ -97,8 +119,14 @@ def summary(scores: Scores, test: Columns, bootstrap: Bootstrap | None = None) -
             "rate": float((~replied).mean()),
         },
     }
+    expected = (1 - scores.failure) * scores.quantiles[:, 3] + scores.failure * TIMEOUT_MS
+    true = np.where(replied, np.minimum(test.rtt, TIMEOUT_MS), TIMEOUT_MS)
+    chosen = metrics.choice(expected, true, sources_of(test), Ids(test.dst).of_rows)
+    if chosen is not None:
+        out["choice"] = chosen
     if bootstrap is not None:
-        inside = (reply.quantiles[:, 0] <= rtt) & (rtt <= reply.quantiles[:, 5])
+        low, high = _INTERVALS[0.9]
+        inside = (reply.quantiles[:, low] <= rtt) & (rtt <= reply.quantiles[:, high])
         out["intervals"] = {
             "bits": bootstrap.mean(scores.bits),
             "medae_ms": bootstrap.median(error, replied),

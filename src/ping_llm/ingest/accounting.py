@@ -1,16 +1,37 @@
-"""Where every result went: results = measurements + duplicates + not pings + rejects, a file and in all."""
+"""Where every result went, for each file and in all, and the output folder that says so (`ingest.json`).
 
+results = measurements + duplicates + not pings + not used + rejects. A traceroute counts as its hops.
+"""
+
+import json
+import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from ping_llm.errors import PingError
-from ping_llm.schema import Reject
+from ping_llm.errors import PingError, UsageError
+from ping_llm.locks import LOCK_FILE
+from ping_llm.measurements.schema import KINDS, NotUsed, Reject
+
+#: What can become of a reply to a traceroute's packet, in the order of the codes in traceroutes.py.
+FATES = (
+    "used", "other_address", "private", "err", "edst", "no_address", "late", "dup", "error", "lost",
+    "rejected", "bad_rtt", "bad_address",
+)  # fmt: skip
 
 
 @dataclass
 class Account:
-    """Counts of results; `packets` counts rows written, which differ only with `--rtt each`."""
+    """Counts of results; `packets` counts rows written, which differ only with `--rtt each`.
+
+    Attributes:
+      kinds: measurements by kind.
+      traceroutes: results that were taken apart and so count as their hops.
+      not_used: hops by reason.
+      replies: replies of hops by what became of them.
+    """
 
     results: int = 0
     measurements: int = 0
@@ -18,6 +39,10 @@ class Account:
     not_pings: int = 0
     rejects: Counter[str] = field(default_factory=Counter)
     packets: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    traceroutes: int = 0
+    not_used: Counter[str] = field(default_factory=Counter)
+    replies: Counter[str] = field(default_factory=Counter)
 
     def __iadd__(self, other: "Account") -> "Account":
         self.results += other.results
@@ -26,6 +51,10 @@ class Account:
         self.not_pings += other.not_pings
         self.rejects.update(other.rejects)
         self.packets += other.packets
+        self.kinds.update(other.kinds)
+        self.traceroutes += other.traceroutes
+        self.not_used.update(other.not_used)
+        self.replies.update(other.replies)
         return self
 
     @property
@@ -34,15 +63,17 @@ class Account:
 
     def check(self, name: str) -> None:
         """Raise unless every result went somewhere, once."""
-        accounted = self.measurements + self.duplicates + self.not_pings + self.rejected
+        not_used = self.not_used.total()
+        accounted = self.measurements + self.duplicates + self.not_pings + not_used + self.rejected
         if self.results != accounted:
             raise PingError(
                 f"{name}: {self.results:,} results came in but {accounted:,} are accounted for "
                 f"({self.measurements:,} measurements, {self.duplicates:,} duplicates, "
-                f"{self.not_pings:,} not pings, {self.rejected:,} rejects). That is a bug: please report it"
+                f"{self.not_pings:,} not pings, {not_used:,} hops not used, {self.rejected:,} rejects). "
+                "That is a bug: please report it"
             )
 
-    def as_json(self, with_packets: bool) -> dict[str, Any]:
+    def as_json(self, with_packets: bool, with_hops: bool = False) -> dict[str, Any]:
         counts: dict[str, Any] = {
             "results": self.results,
             "measurements": self.measurements,
@@ -53,4 +84,155 @@ class Account:
         }
         if with_packets:
             counts["packets"] = self.packets
+        if with_hops:
+            counts["traceroutes"] = self.traceroutes
+            counts["kinds"] = {kind: self.kinds[kind] for kind in KINDS}
+            counts["not_used"] = {
+                reason.value: self.not_used[reason] for reason in NotUsed if self.not_used[reason]
+            }
+            counts["replies"] = {fate: self.replies[fate] for fate in FATES if self.replies[fate]}
         return counts
+
+
+#: How the tools' own output looks; none of them says when it measured, and from where.
+_TOOLS = {
+    "ping": re.compile(r"^PING |bytes from .*(icmp_seq|ttl)=|^Reply from |min/avg/max"),
+    "fping": re.compile(
+        r"xmt/rcv/%loss|: \[\d+\], \d+ bytes|^\S+ : [\d.-]+( [\d.-]+)*$|is (alive|unreachable)$"
+    ),
+    "mtr or traceroute": re.compile(r"Loss%|^HOST: |^Mtr_Version|^traceroute to |^ *\d+(\.\|--)? .* ms( |$)"),
+}
+_LOOK_AT = 50
+
+_READS = (
+    "ingest reads RIPE Atlas results (JSON), and Parquet or CSV tables with a header such as "
+    "time,src,dst,rtt; docs/ingest.md says more"
+)
+
+
+def nothing_usable(total: Account, out: Path) -> str | None:
+    """A sentence if there is no measurement at all, with what may be the reason; else None."""
+    if total.measurements:
+        return None
+    if not total.results:
+        return f"no input has a single result in it; {_READS}"
+    if total.not_pings == total.results:
+        return f"none of the {total.results:,} results is a ping"
+    why = ", ".join(f"{count:,} {reason}" for reason, count in total.rejects.most_common(3))
+    sentence = f"none of the {total.results:,} results is a measurement ({why}; see {out / 'rejects'})"
+    tool = _tool(out)
+    if tool:
+        sentence += f": this looks like the output of {tool}, which does not say when and from where"
+    if tool or total.rejects["unparsable"] or total.rejects["not_an_object"]:
+        sentence += f"; {_READS}"
+    return sentence
+
+
+def _tool(out: Path) -> str | None:
+    """The tool whose output the rejects are, if one is known."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(out / "rejects" / "rejects.parquet") as file:
+        batch = next(file.iter_batches(_LOOK_AT, columns=["raw"]), None)
+    texts = [] if batch is None else batch["raw"].to_pylist()
+    return next((tool for tool, known in _TOOLS.items() if any(map(known.search, texts))), None)
+
+
+SUMMARY_FILE = "ingest.json"
+WORK_FOLDER = ".ingest"
+REJECTS_FOLDER, REJECTS_FILE = "rejects", "rejects.parquet"
+DAY_FILE = "part-0.parquet"
+
+_DAY = re.compile(r"date=\d{4}-\d\d-\d\d")
+#: Names in the folders: also what a killed run leaves, see files.whole_file.
+_DAYS = re.compile(rf"{re.escape(DAY_FILE)}|\.{re.escape(DAY_FILE)}\.\d+\.part")
+_REJECTS = re.compile(rf"{re.escape(REJECTS_FILE)}|\.{re.escape(REJECTS_FILE)}\.\d+\.part")
+_WORK = re.compile(r"[0-9a-f]{24}(\.aside)?|spill|tmp\w+")
+
+
+def read_summary(out: Path) -> dict[str, Any] | None:
+    """ingest.json; None if there is none."""
+    path = out / SUMMARY_FILE
+    if not path.exists():
+        return None
+    try:
+        summary = json.loads(path.read_text())
+        {entry["file"]: entry["sha256"] for entry in summary["files"]}
+        summary["options"], summary["total"]["measurements"], summary["total"]["rejects"].values()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError(f"{path} cannot be read: choose another --out, or add --overwrite") from None
+    return summary
+
+
+def is_whole(out: Path, summary: dict[str, Any]) -> bool:
+    """Are all files there that the summary tells of, each of the size that its own directory asks for?"""
+    total = summary["total"]
+    rows = [_rows(path) for path in _day_files(out)]
+    rejects = _rows(out / REJECTS_FOLDER / REJECTS_FILE)
+    return (
+        None not in rows
+        and sum(count for count in rows if count) == total.get("packets", total["measurements"])
+        and rejects == sum(total["rejects"].values())
+    )
+
+
+def _rows(path: Path) -> int | None:
+    """Rows of a Parquet file, by its footer; None if the file is missing, or its data end elsewhere."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        metadata = pq.read_metadata(path)
+        size = path.stat().st_size
+    except (OSError, pa.ArrowException):
+        return None
+    end = 4
+    for group in range(metadata.num_row_groups):
+        for place in range(metadata.num_columns):
+            column = metadata.row_group(group).column(place)
+            start = column.dictionary_page_offset or column.data_page_offset
+            end = max(end, min(start, column.data_page_offset) + column.total_compressed_size)
+    return metadata.num_rows if end <= size - metadata.serialized_size - 8 else None
+
+
+def _day_files(out: Path) -> list[Path]:
+    return [folder / DAY_FILE for folder in sorted(out.glob("date=*"))]
+
+
+def refuse_strangers(out: Path) -> None:
+    """Raise if folders of the table hold what ingest did not write: it would be removed with them."""
+    for folder in (*out.glob("date=*"), out / REJECTS_FOLDER, out / WORK_FOLDER):
+        own = {REJECTS_FOLDER: _REJECTS, WORK_FOLDER: _WORK}.get(folder.name, _DAYS)
+        named = own is not _DAYS or _DAY.fullmatch(folder.name)
+        if not named or folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise _stranger(folder)
+        for entry in folder.iterdir() if folder.exists() else ():
+            if not own.fullmatch(entry.name):
+                raise _stranger(entry)
+
+
+def _stranger(path: Path) -> UsageError:
+    return UsageError(f"{path} was not written by ingest: move it away, or choose another --out")
+
+
+def holds_other_things(out: Path) -> bool:
+    """Is anything there that is not of an ingest?"""
+    own = (LOCK_FILE, WORK_FOLDER, SUMMARY_FILE, REJECTS_FOLDER)
+    return any(entry.name not in own and not _DAY.fullmatch(entry.name) for entry in out.iterdir())
+
+
+def remove_table(out: Path) -> None:
+    """Remove the files of a table; its summary first, as it says that they are there."""
+    refuse_strangers(out)
+    (out / SUMMARY_FILE).unlink(missing_ok=True)
+    for path in _files(out):
+        path.unlink()
+    for folder in (*out.glob("date=*"), out / REJECTS_FOLDER):
+        if folder.exists():
+            folder.rmdir()
+
+
+def _files(out: Path) -> Iterator[Path]:
+    for folder in (*out.glob("date=*"), out / REJECTS_FOLDER):
+        if folder.exists():
+            yield from folder.iterdir()

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ping_llm import addresses
-from ping_llm.ingest.columns import BAD, GIVEN, MISSING, UNKNOWN
-from ping_llm.schema import END_TIME_US
+from ping_llm.measurements import addresses
+from ping_llm.measurements.rules import BAD, GIVEN, MISSING, UNKNOWN
+from ping_llm.measurements.schema import END_TIME_US, KINDS, PING
 
 _FLOAT_TEXT = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?\s*$"
 _INTEGER_TEXT = r"^\s*[+-]?\d{1,18}\s*$"
@@ -130,6 +130,17 @@ def packed_addresses(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     states[empty] = MISSING
     states[(states == GIVEN) & ~valid] = BAD
     return packed, states
+
+
+def kinds(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """uint8, places in schema.KINDS, and a mask of what is none. What is absent is a ping."""
+    array = _plain(array)
+    if not is_text(array.type):
+        return np.full(len(array), PING, np.uint8), _all_bad(array) == BAD
+    texts = pc.utf8_trim_whitespace(array).fill_null("")
+    found = np.asarray(pc.index_in(texts, pa.array(KINDS)).fill_null(-1))
+    bad = (found < 0) & ~np.asarray(pc.equal(texts, ""))
+    return np.where(found < 0, PING, found).astype(np.uint8), bad
 
 
 def times(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:

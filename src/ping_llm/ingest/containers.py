@@ -1,4 +1,4 @@
-"""gzip, bzip2, xz, zstd and zip, recognised by their first bytes and read in bounded memory.
+"""gzip, bzip2, xz, zstd, zip and tar, recognised by their first bytes and read in bounded memory.
 
 Every decompressor is asked for at most `CHUNK_BYTES` at a time, so that a few kilobytes that unpack to
 gigabytes cost time and nothing else. Concatenated streams (as pbzip2 and bgzip write) are one stream.
@@ -12,9 +12,10 @@ from typing import Any
 
 import zstandard
 
+from ping_llm.ingest import archives
+from ping_llm.ingest.archives import BLOCK, ZIP_MAGIC, is_tar
 from ping_llm.ingest.options import BLOCK_BYTES
-from ping_llm.ingest.streams import Broken, Chunks
-from ping_llm.ingest.zips import ZIP_MAGIC, members
+from ping_llm.ingest.records import Broken, Chunks
 
 CHUNK_BYTES = BLOCK_BYTES
 
@@ -24,6 +25,9 @@ MAX_NESTING = 4
 #: zstd does not bound the output of a call, and four bytes may stand for 128 KiB: 1 KiB is 32 MiB at worst.
 _ZSTD_SLICE = 1 << 10
 
+#: Bytes of damaged gzip data that are unpacked at a time: what is lost is less than what these stand for.
+_SALVAGE_SLICE = 4
+
 _MAGIC = {
     b"\x1f\x8b\x08": "gzip",
     b"BZh": "bzip2",
@@ -32,6 +36,31 @@ _MAGIC = {
     ZIP_MAGIC: "zip",
 }
 _LONGEST_MAGIC = max(map(len, _MAGIC))
+
+#: What people have and ingest does not read: better refused by name than rejected line by line.
+_REFUSED = {
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive; unpack it first",
+    b"Rar!\x1a\x07": "a RAR archive; unpack it first",
+    b"\x04\x22\x4d\x18": "lz4 data; unpack it first",
+    b"\x1f\x9d": "data of `compress` (.Z); unpack it first",
+    b"LZIP": "lzip data; unpack it first",
+    b"\xff\x06\x00\x00sNaPpY": "snappy data; unpack it first",
+    b"ARROW1\0\0": "an Arrow or Feather file; write it as Parquet",
+    b"Obj\x01": "an Avro file; write it as Parquet or CSV",
+    b"SQLite format 3\0": "an SQLite database; write its table as CSV",
+    b"\xd4\xc3\xb2\xa1": "a packet capture",
+    b"\xa1\xb2\xc3\xd4": "a packet capture",
+    b"\x0a\x0d\x0d\x0a": "a packet capture",
+    b"\x89PNG": "a picture",
+    b"\xff\xd8\xff": "a picture",
+    b"GIF8": "a picture",
+    b"%PDF": "a PDF file",
+    b"\xff\xfe": "UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8",
+    b"<": "HTML or XML",
+}
+
+_ARCHIVES = {"zip": archives.zip_members, "tar": archives.tar_members}
 
 
 def container(start: bytes) -> str | None:
@@ -47,14 +76,18 @@ def container(start: bytes) -> str | None:
 
 def contents(chunks: Chunks, nesting: int = 0) -> Iterator[Chunks]:
     """The streams inside a stream: itself, what it unpacks to, or each member of an archive in turn."""
-    kind = container(chunks.peek(_LONGEST_MAGIC))
-    if kind is None:
+    start = chunks.peek(BLOCK)
+    kind = container(start) or ("tar" if is_tar(start) else None)
+    refused = next((what for magic, what in _REFUSED.items() if start.startswith(magic)), None)
+    if kind is None and refused is not None:
+        chunks.trouble.add(f"{chunks.name} is not read: it is {refused}")
+    elif kind is None:
         yield chunks
     elif nesting == MAX_NESTING:
         chunks.trouble.add(f"{chunks.name}: more than {MAX_NESTING} containers inside each other; not read")
         chunks.broken = True
-    elif kind == "zip":
-        for name, data in members(chunks):
+    elif kind in _ARCHIVES:
+        for name, data in _ARCHIVES[kind](chunks):
             inner = Chunks(data, f"{chunks.name}/{name}", chunks.trouble)
             yield from contents(inner, nesting + 1)
             for _ in inner:  # the next member begins where this one ends
@@ -98,6 +131,21 @@ def _skip_padding(chunks: Chunks) -> None:
             return
 
 
+def _salvage(engine: Any, data: bytes) -> Iterator[bytes]:
+    """What gzip data hold before the error in them, which may only be that of the checksum at their end.
+
+    An error takes all the output of its call with it: 50 kB are copied per call to be able to ask again.
+    """
+    for start in range(0, len(data), _SALVAGE_SLICE):
+        piece = data[start : start + _SALVAGE_SLICE]
+        while piece:
+            try:
+                yield engine.decompress(piece, CHUNK_BYTES)
+            except zlib.error:
+                return
+            piece = engine.unconsumed_tail
+
+
 class _Unpacker:
     """One compressed stream, with the same face for four libraries."""
 
@@ -127,7 +175,13 @@ class _Unpacker:
         engine = self._engine
         if self._kind == "gzip":
             while data and not engine.eof:
-                yield engine.decompress(data, CHUNK_BYTES)
+                before = engine.copy()
+                try:
+                    piece = engine.decompress(data, CHUNK_BYTES)
+                except zlib.error:
+                    yield from _salvage(before, data)
+                    raise
+                yield piece
                 data = engine.unconsumed_tail
         elif self._kind == "zstd":
             self._rest = data

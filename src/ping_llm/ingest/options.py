@@ -1,12 +1,17 @@
-"""What a user can choose about ingesting, with every default and every bound in one place."""
+"""What a user chooses about ingesting: options, with every default and every bound, and input files."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from ping_llm.errors import UsageError
+from ping_llm.paths import files_below, matching_files
 
 RTT_CHOICES = ("avg", "min", "max", "each")
 SOURCE_CHOICES = ("auto", "from", "src_addr")
+TRACEROUTE_CHOICES = ("off", "last", "hops")
 
 #: Decompressed text is handled about this much at a time. 1 MiB is some 2,000 results: with 20,000 the parsed
 #: objects leave the cache and parsing takes 1.7 times as long.
@@ -35,7 +40,7 @@ SORT_ROWS = 1_000_000
 SORT_MEMORY_MB = 400
 SORT_WORKERS = 4
 
-#: Workers by default, one a core up to this: eight take 0.9 GB together, and memory is to stay below 1 GB.
+#: Workers by default, one per core up to this: eight take 0.9 GB together; memory should stay below 1 GB.
 MOST_WORKERS = 8
 
 
@@ -44,18 +49,79 @@ class IngestOptions:
     """What decides the output: two runs with equal options and inputs write equal bytes.
 
     Attributes:
-      rtt: `avg`, `min` or `max` over a result's packets that count, or `each`: one measurement a packet.
+      rtt: `avg`, `min` or `max` over a result's packets that count, or `each`: one measurement per packet.
       source: `auto` (src_addr if public, else from), `from` or `src_addr`.
+      traceroutes: `off`: not used; `last`: the destination, if it is the last hop; `hops`: every public hop.
+        Off by default: rows do not tell kinds apart yet, and a router's RTT among pings would mislead.
     """
 
     rtt: str = "avg"
     source: str = "auto"
+    traceroutes: str = "off"
 
     def __post_init__(self) -> None:
         if self.rtt not in RTT_CHOICES:
             raise UsageError(f"--rtt {self.rtt} is not one of {', '.join(RTT_CHOICES)}")
         if self.source not in SOURCE_CHOICES:
             raise UsageError(f"--source {self.source} is not one of {', '.join(SOURCE_CHOICES)}")
+        if self.traceroutes not in TRACEROUTE_CHOICES:
+            raise UsageError(
+                f"--traceroutes {self.traceroutes} is not one of {', '.join(TRACEROUTE_CHOICES)}"
+            )
+
+    @property
+    def with_traceroutes(self) -> bool:
+        return self.traceroutes != "off"
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """`traceroutes` only where they are used: without them, a table is what it was before the option."""
+        chosen = asdict(self)
+        if not self.with_traceroutes:
+            del chosen["traceroutes"]
+        return chosen
+
+
+STDIN = "-"
+
+
+def find_files(inputs: Sequence[str], out: Path | None = None) -> list[str]:
+    """Expand files, folders, globs and `-`: each file once, sorted by path.
+
+    Sorted, because the order decides which of two equal results is the duplicate, and the order on the
+    command line should not.
+    """
+    found: set[str] = set()
+    for given in inputs:
+        if given == STDIN:
+            found.add(STDIN)
+            continue
+        path = Path(given)
+        if path.is_dir():
+            files = _files_below(path, out)
+            if not files:
+                raise UsageError(f"{given} is a folder without files in it")
+            found.update(files)
+        elif path.exists():
+            found.add(given)
+        else:
+            matches = [str(match) for match in matching_files(given)]
+            if not matches:
+                raise UsageError(f"{given} does not exist, and as a pattern it matches no file")
+            found.update(matches)
+    if not found:
+        raise UsageError("no input: name files, folders, patterns, or - for standard input")
+    return sorted(found)
+
+
+def _files_below(folder: Path, out: Path | None) -> list[str]:
+    """All files but hidden ones (.name, _name), and but the output's own when it lies inside."""
+    files = []
+    ingested = (folder / "ingest.json").exists()  # our own output: only its days are measurements
+    for path in files_below(folder):
+        parts = path.relative_to(folder).parts
+        hidden = any(part.startswith((".", "_")) for part in parts)
+        hidden |= ingested and not parts[0].startswith("date=")
+        own = out is not None and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(out))
+        if not hidden and not own:
+            files.append(str(path))
+    return files

@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ping_llm.files import sync_directory, write_json
-from ping_llm.ingest.accounting import Account
-from ping_llm.ingest.columns import ACCEPTED, NOT_PING
+from ping_llm.ingest.accounting import FATES, Account
+from ping_llm.ingest.columns import NOT_PING, NOT_USED
 from ping_llm.ingest.options import PART_GROUP_ROWS, RAW_BYTES, REJECT_GROUP_ROWS
 from ping_llm.ingest.reader import JudgedBlock, RejectedRecord
+from ping_llm.measurements.rules import ACCEPTED
+from ping_llm.measurements.schema import PING
 
 #: Addresses as pairs of integers: what sorts fastest.
 PART = pa.schema(
@@ -32,6 +34,7 @@ PART = pa.schema(
         pa.field("size", pa.int64()),
         pa.field("packet_error_count", pa.int64()),
         pa.field("probe_id", pa.int64()),
+        pa.field("kind", pa.uint8()),
         pa.field("packets_hash", pa.uint64()),  # of all packets of the result (`--rtt each`), else 0
         pa.field("file", pa.uint32()),  # the place of the input file among the inputs
         pa.field("record", pa.int64()),  # the place of the result in the file
@@ -56,12 +59,15 @@ _DAY_US = 86_400_000_000
 class PartWriter:
     """Writes the parts of one file to a folder."""
 
-    def __init__(self, folder: Path, file_number: int):
+    def __init__(self, folder: Path, file_number: int, each: bool = False):
         self._folder = folder
         self._aside = folder.with_name(folder.name + ".aside")
         shutil.rmtree(self._aside, ignore_errors=True)
         self._aside.mkdir(parents=True)
         self._file_number = file_number
+        self._each = each
+        self._places = 0
+        self._only_pings = True
         self._rows: list[pa.RecordBatch] = []
         self._rows_held = 0
         self._rejects: list[RejectedRecord] = []
@@ -73,9 +79,11 @@ class PartWriter:
     def add(self, block: JudgedBlock) -> None:
         """Take in a block of judged records."""
         verdict = block.columns.verdict
-        first_record = self.account.results
+        first_record = self._places
+        self._places += block.places
         self.account.results += block.results
         self.account.not_pings += int((verdict == NOT_PING).sum())
+        self._add_hops(block)
         for record in block.rejected:
             self.account.rejects[record.reason] += 1
         self._rejects.extend(block.rejected)
@@ -83,7 +91,17 @@ class PartWriter:
             self._flush_rejects()
         accepted = np.flatnonzero(verdict == ACCEPTED)
         if len(accepted):
-            self._add_rows(part_rows(block, accepted, first_record, self._file_number))
+            self._only_pings &= bool((block.columns.kind[accepted] == PING).all())
+            self._add_rows(part_rows(block, accepted, first_record, self._file_number, self._each))
+
+    def _add_hops(self, block: JudgedBlock) -> None:
+        if block.replies is None:
+            return
+        self.account.traceroutes += block.traceroutes
+        for fate, count in zip(FATES, block.replies.tolist(), strict=True):
+            self.account.replies[fate] += count
+        for reason, code in NOT_USED.items():
+            self.account.not_used[reason] += int((block.columns.verdict == code).sum())
 
     def _add_rows(self, rows: pa.RecordBatch) -> None:
         days, counts = np.unique(rows["event_time"].to_numpy() // _DAY_US, return_counts=True)
@@ -121,9 +139,10 @@ class PartWriter:
             if writer is not None:
                 writer.close()
         days = {str(day): count for day, count in sorted(self._days.items())}
-        write_json(
-            self._aside / "done.json", {"days": days, **self.account.as_json(with_packets=False), **facts}
-        )
+        counts = self.account.as_json(with_packets=False, with_hops=True)
+        sizes = {path.name: path.stat().st_size for path in sorted(self._aside.iterdir())}
+        done = {"days": days, "only_pings": self._only_pings, "sizes": sizes, **counts, **facts}
+        write_json(self._aside / "done.json", done)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._aside.rename(self._folder)
         sync_directory(self._folder.parent)
@@ -131,14 +150,18 @@ class PartWriter:
 
 _REPEATING = [
     "src_high", "src_low", "dst_high", "dst_low", "msm_id", "size", "packet_error_count", "probe_id",
-    "packets_hash", "file", "packet",
+    "kind", "packets_hash", "file", "packet",
 ]  # fmt: skip
 
 
 def part_rows(
-    block: JudgedBlock, accepted: np.ndarray, first_record: int, file_number: int
+    block: JudgedBlock, accepted: np.ndarray, first_record: int, file_number: int, each: bool = False
 ) -> pa.RecordBatch:
-    """The accepted records of a block as part rows: one a record, or one a packet."""
+    """The accepted records of a block as part rows: one per record, or one per packet.
+
+    Args:
+      each: do results differ by `packets_hash` (`--rtt each`)? Rows of tables and hops have one packet.
+    """
     columns = block.columns
     count = len(accepted)
     owners, packet, packets_hash = accepted, np.zeros(count, np.int32), np.zeros(count, np.uint64)
@@ -154,10 +177,15 @@ def part_rows(
     else:
         rtt = columns.rtt[accepted] + 0.0  # -0.0 becomes 0.0: equal values are equal bytes
         owner_errors = errors[owners]
+        if each:
+            packets_hash = _packets_hash(
+                np.stack([rtt, owner_errors], axis=1).ravel(), 2 * np.arange(count + 1), np.arange(count)
+            )
     src, dst = _halves(columns.src[owners]), _halves(columns.dst[owners])
     arrays = [
         columns.time_us[owners], *src, *dst, rtt,
         columns.msm_id[owners], columns.size[owners], owner_errors, columns.probe_id[owners],
+        columns.kind[owners],
         packets_hash, np.full(len(owners), file_number, np.uint32), first_record + owners, packet,
     ]  # fmt: skip
     return pa.RecordBatch.from_arrays(

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-# OpenBLAS would start a thread a core at NumPy's import; nothing here multiplies matrices.
+# OpenBLAS would start a thread per core at NumPy's import; nothing here multiplies matrices.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
@@ -26,20 +26,23 @@ def _warm_up() -> None:
     """Load the kernels that nearly every file needs, by reading one result."""
     import numpy as np
 
-    from ping_llm import addresses
-    from ping_llm.ingest import atlas, finish, parts, reader
-    from ping_llm.ingest.columns import judge
+    from ping_llm.ingest import atlas, days, parts, reader, traceroutes
     from ping_llm.ingest.options import IngestOptions
     from ping_llm.ingest.records import whole_block
+    from ping_llm.measurements import addresses
+    from ping_llm.measurements.rules import judge
 
     text = (
         b'{"type":"ping","from":"192.0.2.1","sent":1,"rcvd":1,"size":64,"result":[{"rtt":1.5}],"msm_id":1,'
         b'"prb_id":1,"src_addr":"192.0.2.1","dst_addr":"192.0.2.2","af":4,"timestamp":1}'
     )
-    columns = atlas.read_block(whole_block(text), IngestOptions())
+    columns = atlas.read_block(whole_block(text), IngestOptions()).columns
     judge(columns)
     rows = parts.part_rows(reader.JudgedBlock(columns), np.zeros(1, np.int64), 0, 0)
-    finish.measurement_rows(rows)
+    days.measurement_rows(rows)
+    traceroutes.add_up(
+        [[{"from": "192.0.2.1", "rtt": 1.5}]], np.zeros((1, 16), np.uint8), only_preferred=False
+    )
     addresses.pack(["192.0.2.1"])
 
 

@@ -5,21 +5,27 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
-from ping_llm.ingest import atlas, records, tables
-from ping_llm.ingest.columns import NOT_PING, REASONS, VERDICT, Columns, judge
+from ping_llm.ingest import atlas, records, scan, tables
+from ping_llm.ingest.columns import TRACEROUTE, ParsedRecords, is_reject
 from ping_llm.ingest.containers import contents
-from ping_llm.ingest.inputs import STDIN
-from ping_llm.ingest.options import RAW_BYTES, IngestOptions
-from ping_llm.ingest.scan import is_open
-from ping_llm.ingest.streams import Chunks, RawFile, Trouble
-from ping_llm.schema import Reject
+from ping_llm.ingest.options import RAW_BYTES, STDIN, IngestOptions
+from ping_llm.ingest.records import Chunks, RawFile, Trouble
+from ping_llm.ingest.traceroutes import read_traceroutes
+from ping_llm.measurements.rules import REASONS, VERDICT, judge
+from ping_llm.measurements.schema import Reject
+from ping_llm.paths import literal, utf8_name
 
 #: What a format is recognised by: the first lines.
 _LOOK_AHEAD = 64 << 10
+
+#: In the sentence about an error that is a bug of ours.
+UNEXPECTED = "unexpected"
 
 _PARQUET_MAGIC = b"PAR1"
 
@@ -37,14 +43,27 @@ class RejectedRecord:
 
 @dataclass
 class JudgedBlock:
-    """Records with their verdicts (see columns.judge); `apart` are those that never became columns."""
+    """Records with their verdicts (see rules.judge), or hops with theirs.
 
-    columns: Columns
+    Attributes:
+      apart: records that never became columns.
+      traceroutes: whose hops these are.
+      replies: of these hops, by accounting.FATES.
+    """
+
+    columns: ParsedRecords
     rejected: list[RejectedRecord] = field(default_factory=list)
     apart: int = 0
+    traceroutes: int = 0
+    replies: np.ndarray | None = None
 
     @property
     def results(self) -> int:
+        """Records that are accounted for here; those taken apart are, hop by hop, in a block of their own."""
+        return self.places - int((self.columns.verdict == TRACEROUTE).sum())
+
+    @property
+    def places(self) -> int:
         return len(self.columns) + self.apart
 
 
@@ -59,7 +78,8 @@ class InputFile:
 
     def __init__(self, path: str, options: IngestOptions, spool: Path | None = None):
         self.path, self._options, self._spool = path, options, spool
-        self.trouble = Trouble(path)
+        self._name = utf8_name(path)
+        self.trouble = Trouble(self._name)
         self.bytes = 0
         self.sha256 = ""
 
@@ -67,14 +87,26 @@ class InputFile:
         try:
             file = sys.stdin.buffer if self.path == STDIN else Path(self.path).open("rb")  # noqa: SIM115
         except OSError as error:
-            self.trouble.add(f"{self.path}: cannot be opened: {error.strerror}")
+            self.trouble.add(f"{self._name}: cannot be opened: {error.strerror}")
             return
         with file:
             raw = RawFile(file)
-            for stream in contents(Chunks(iter(raw), self.path, self.trouble, is_file=self.path != STDIN)):
-                yield from self._read_stream(stream)
+            yield from self._blocks(raw)
             raw.drain()
         self.bytes, self.sha256 = raw.offset, raw.sha256
+
+    def _blocks(self, raw: RawFile) -> Iterator[JudgedBlock]:
+        """All blocks. An error that nobody foresaw ends this file only; the other files are read."""
+        try:
+            for stream in contents(Chunks(iter(raw), self._name, self.trouble, is_file=self.path != STDIN)):
+                yield from self._read_stream(stream)
+        except OSError:
+            raise  # of writing: a full disk is not the input's fault
+        except Exception as error:
+            self.trouble.add(
+                f"{self._name}: {UNEXPECTED} {type(error).__name__} ({error}) before byte {raw.offset:,}; "
+                "what was read before it is kept. Please report it"
+            )
 
     def _read_stream(self, stream: Chunks) -> Iterator[JudgedBlock]:
         head = stream.peek(_LOOK_AHEAD)
@@ -88,9 +120,15 @@ class InputFile:
         if form is not None:
             yield from self._read_csv(stream, form)
             return
-        blocks = records.lines(stream) if _one_record_a_line(head) else records.values(stream)
-        for block in blocks:
-            yield self._judge(block, atlas.read_block(block, self._options), stream)
+        by_line = _one_record_a_line(head)
+        for block in records.lines(stream) if by_line else records.values(stream):
+            read = atlas.read_block(block, self._options)
+            if by_line and (split := block.with_lines_split(_odd_lines(read.columns.verdict))):
+                block = split
+                read = atlas.read_block(block, self._options)
+            yield self._judge(block, read.columns, stream)
+            if read.traceroutes:
+                yield self._judge_hops(block, read.traceroutes, stream)
 
     def _read_csv(self, stream: Chunks, form: tables.CsvFormat) -> Iterator[JudgedBlock]:
         if absent := tables.missing_columns(form.places):
@@ -103,7 +141,7 @@ class InputFile:
             texts = [block.text(index) for index in range(len(block))]
             yield self._judge(block, tables.read_csv_block(texts, form), stream)
 
-    def _judge(self, block: records.Block, columns: Columns, stream: Chunks) -> JudgedBlock:
+    def _judge(self, block: records.Block, columns: ParsedRecords, stream: Chunks) -> JudgedBlock:
         judge(columns)
         if block.unfinished and len(block):
             self._note_truncation(block.text(len(block) - 1), stream, columns.verdict)
@@ -115,6 +153,19 @@ class InputFile:
         rejected.sort(key=lambda record: record.number)
         return JudgedBlock(columns, rejected, apart=len(block.oversize))
 
+    def _judge_hops(
+        self, block: records.Block, traceroutes: dict[int, dict[str, Any]], stream: Chunks
+    ) -> JudgedBlock:
+        places = list(traceroutes)
+        read = read_traceroutes(list(traceroutes.values()), self._options)
+
+        def raw_text(row: int) -> bytes:
+            hop = read.raw(row)
+            return block.text(places[read.owners[row]]) if hop is None else hop
+
+        rejected = _rejected(stream.name, read.columns, block.numbers[places][read.owners], raw_text)
+        return JudgedBlock(read.columns, rejected, traceroutes=read.taken_apart, replies=read.replies)
+
     def _note_truncation(self, record: bytes, stream: Chunks, verdict: np.ndarray) -> None:
         """The last record may be cut off: by the container (already noted), or because the text just ends."""
         if stream.broken:
@@ -124,7 +175,11 @@ class InputFile:
             )
             if not complete_json:
                 verdict[-1] = VERDICT[Reject.TRUNCATED]
-        elif verdict[-1] == VERDICT[Reject.UNPARSABLE] and record.lstrip()[:1] in b"{[" and is_open(record):
+        elif (
+            verdict[-1] == VERDICT[Reject.UNPARSABLE]
+            and record.lstrip()[:1] in b"{["
+            and scan.is_open(record)
+        ):
             self.trouble.add(
                 f"{stream.name}: ends inside a record, at byte {stream.offset:,} of the content; "
                 "what was whole before it is kept"
@@ -133,9 +188,9 @@ class InputFile:
 
     def _read_parquet(self, stream: Chunks) -> Iterator[JudgedBlock]:
         # Read once through, for the hash and into a file when it is not one, then by its own directory.
-        direct = stream.is_file
+        direct = stream.is_file and self._name == self.path  # Arrow opens no other names
         with tempfile.TemporaryDirectory(dir=self._spool) as folder:
-            path = Path(self.path) if direct else Path(folder) / "table.parquet"
+            path = literal(Path(self.path)) if direct else Path(folder) / "table.parquet"
             if direct:
                 for _ in stream:
                     pass
@@ -150,8 +205,10 @@ class InputFile:
                     numbers = np.arange(row, row + len(batch))
                     yield JudgedBlock(columns, _rejected(stream.name, columns, numbers, _row_texts(batch)))
                     row += len(batch)
-            except LookupError as error:
-                self.trouble.add(f"{stream.name}: {error.args[0]}")
+            except tables.MissingColumns as error:
+                self.trouble.add(f"{stream.name}: {error}")
+            except UnicodeDecodeError:
+                self.trouble.add(f"{stream.name}: a column has a name that is not UTF-8; not read")
             except (pa.ArrowException, OSError) as error:
                 why = str(error).splitlines()[0] if str(error) else type(error).__name__
                 self.trouble.add(
@@ -165,22 +222,44 @@ def _row_texts(batch: pa.RecordBatch) -> Callable[[int], bytes]:
 
 
 def _rejected(
-    name: str, columns: Columns, numbers: np.ndarray, raw_text: Callable[[int], bytes]
+    name: str, columns: ParsedRecords, numbers: np.ndarray, raw_text: Callable[[int], bytes]
 ) -> list[RejectedRecord]:
     rejected = []
-    for index in np.flatnonzero((columns.verdict > 0) & (columns.verdict != NOT_PING)).tolist():
+    for index in np.flatnonzero(is_reject(columns.verdict)).tolist():
         raw = raw_text(index)
         reason = REASONS[columns.verdict[index] - 1]
         rejected.append(RejectedRecord(name, int(numbers[index]), reason, raw[:RAW_BYTES], len(raw)))
     return rejected
 
 
+def _odd_lines(verdict: np.ndarray) -> list[int]:
+    """Lines that are not an object: they may be several, or an array of them."""
+    odd = (verdict == VERDICT[Reject.UNPARSABLE]) | (verdict == VERDICT[Reject.NOT_AN_OBJECT])
+    return np.flatnonzero(odd).tolist()
+
+
 def _one_record_a_line(head: bytes) -> bool:
-    """JSON lines, or anything that is not JSON at all; False for an array or for values spread over lines."""
-    first, newline, rest = head.lstrip().partition(b"\n")
-    if first.startswith(b"["):
+    """JSON lines, or no JSON at all; False for arrays, several values on a line, and a value over lines."""
+    head = head.lstrip()
+    if head.startswith(b"["):
         return False
-    if first.startswith(b"{") and is_open(first):
+    first, newline, rest = head.partition(b"\n")
+    if not head.startswith(b"{"):
+        return True
+    starts, ends, _ = scan.split_text(head)
+    if ends[0] > len(first) and _is_json(head[starts[0] : ends[0]]):
+        return False
+    if len(starts) > 1 and starts[1] < len(first) and head[starts[1]] == head[0]:
+        return False
+    if scan.is_open(first):
         # A record cut short is followed by another; a value spread over lines is not.
         return bool(newline) and rest.lstrip().startswith(b"{")
+    return True
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        orjson.loads(text)
+    except ValueError:
+        return False
     return True

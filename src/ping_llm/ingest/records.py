@@ -1,13 +1,149 @@
-"""Streams of text → blocks of records: lines, or the elements of a JSON array, in bounded memory."""
+"""An input's bytes in chunks, with a look ahead, and cut into records.
 
-from collections.abc import Iterator
+A stream never raises for what is in its file. It yields what is whole, and what stopped it is in `Trouble`.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 import numpy as np
 
 from ping_llm.ingest import scan
 from ping_llm.ingest.options import MAX_RECORD_BYTES, RAW_BYTES
-from ping_llm.ingest.streams import Chunks
+
+#: Bytes read from a file at a time.
+READ_BYTES = 256 << 10
+
+
+#: Chunks are at most this long, however much a decompressor gives at once: limits of records rely on it.
+PIECE_BYTES = 1 << 20
+
+
+class Broken(Exception):
+    """Raised inside a decompressor: the data cannot be read beyond this point. The text says why."""
+
+
+@dataclass
+class Trouble:
+    """What is wrong with one input file, in sentences; empty when nothing is."""
+
+    path: str
+    sentences: list[str] = field(default_factory=list)
+
+    def add(self, sentence: str) -> None:
+        if sentence not in self.sentences:
+            self.sentences.append(sentence)
+
+
+class RawFile:
+    """An open file that counts and hashes what passes: its chunks are the bottom of every stream."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.offset = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        while chunk := self._file.read(READ_BYTES):
+            self.offset += len(chunk)
+            self._hash.update(chunk)
+            yield chunk
+
+    def drain(self) -> None:
+        """Read what nobody wanted, so that the hash is the whole file's."""
+        for _ in self:
+            pass
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+
+class Chunks:
+    """An iterator of non-empty byte chunks that can be looked into before it is consumed."""
+
+    def __init__(self, source: Iterator[bytes], name: str, trouble: Trouble, is_file: bool = False):
+        self._source, self.name, self.trouble, self.is_file = source, name, trouble, is_file
+        self._ahead: list[bytes] = []
+        self._rest = b""  # of a chunk larger than PIECE_BYTES
+        self._ended = False
+        #: True when the bytes stop before their end.
+        self.broken = False
+        #: Bytes handed out.
+        self.offset = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            chunk = self._ahead.pop(0) if self._ahead else self._next()
+            if not chunk:
+                return
+            self.offset += len(chunk)
+            yield chunk
+
+    def _next(self) -> bytes:
+        if not self._rest:
+            self._rest = self._next_chunk()
+        if len(self._rest) <= PIECE_BYTES:
+            piece, self._rest = self._rest, b""
+        else:
+            piece, self._rest = self._rest[:PIECE_BYTES], self._rest[PIECE_BYTES:]
+        return piece
+
+    def _next_chunk(self) -> bytes:
+        while not self._ended:
+            try:
+                chunk = next(self._source, None)
+            except Broken as problem:
+                self._stop(str(problem))
+            except OSError as error:
+                self._stop(f"cannot be read further: {error.strerror or error}")
+            else:
+                if chunk:
+                    return chunk
+                # A decompressor may take in bytes and give none out yet: that is not the end.
+                self._ended = chunk is None
+        return b""
+
+    def _stop(self, why: str) -> None:
+        self._ended = self.broken = True
+        text = self.offset + sum(map(len, self._ahead))
+        self.trouble.add(
+            f"{self.name}: {why}, after {text:,} bytes of content; what was whole before it is kept"
+        )
+
+    def peek(self, count: int) -> bytes:
+        """Up to count bytes from here, not consumed; fewer only at the end."""
+        while sum(map(len, self._ahead)) < count:
+            chunk = self._next()
+            if not chunk:
+                break
+            self._ahead.append(chunk)
+        return b"".join(self._ahead)[:count]
+
+    def unread(self, data: bytes) -> None:
+        """Put back bytes that were handed out last."""
+        if data:
+            self._ahead.insert(0, data)
+            self.offset -= len(data)
+
+    def read(self, count: int) -> bytes:
+        """Exactly count bytes, fewer only at the end."""
+        parts = []
+        missing = count
+        for chunk in self:
+            parts.append(chunk[:missing])
+            if len(chunk) > missing:
+                self.unread(chunk[missing:])
+            missing -= len(parts[-1])
+            if not missing:
+                break
+        return b"".join(parts)
+
+
+_BRACE = ord("{")
+_SPACE = np.array([bytes([code]).isspace() for code in range(256)])
 
 
 @dataclass
@@ -44,6 +180,31 @@ class Block:
 
     def text(self, index: int) -> bytes:
         return self.data[self.starts[index] : self.ends[index]]
+
+    def with_lines_split(self, lines: Sequence[int]) -> "Block | None":
+        """A block in which lines that hold several objects, and nothing else, are split into these.
+
+        The objects keep the number of their line. None if none of the lines given is such a line.
+        """
+        pieces = {}
+        for line in lines:
+            text = self.text(line)
+            starts, ends, _ = scan.split_text(text)
+            several = len(starts) > 1 or text.lstrip()[:1] == b"["
+            if several and len(starts) and all(text[start] == _BRACE for start in starts.tolist()):
+                pieces[line] = (starts + self.starts[line], ends + self.starts[line])
+        if not pieces:
+            return None
+        counts = np.ones(len(self), np.int64)
+        counts[list(pieces)] = [len(starts) for starts, _ in pieces.values()]
+        starts, ends, numbers = (
+            np.repeat(column, counts) for column in (self.starts, self.ends, self.numbers)
+        )
+        first = np.cumsum(counts) - counts
+        for line, (own_starts, own_ends) in pieces.items():
+            place = slice(first[line], first[line] + counts[line])
+            starts[place], ends[place] = own_starts, own_ends
+        return Block(self.data, starts, ends, numbers, self.oversize, self.unfinished)
 
     def without_first(self) -> "Block":
         return Block(
@@ -89,7 +250,9 @@ def lines(chunks: Chunks) -> Iterator[Block]:
             yield _without_blanks(data, starts[1:], ends[1:], numbers[1:], [skipped])
             skipped = None
         else:
-            yield _without_blanks(data, starts, ends, numbers, [])
+            block = _without_blanks(data, starts, ends, numbers, [])
+            if len(block):
+                yield block
     if skipped:
         yield _only(skipped)
     elif carry.strip():
@@ -99,10 +262,14 @@ def lines(chunks: Chunks) -> Iterator[Block]:
 def _without_blanks(
     data: bytes, starts: np.ndarray, ends: np.ndarray, numbers: np.ndarray, oversize: list[Oversize]
 ) -> Block:
-    short = np.flatnonzero(ends - starts <= 2).tolist()
-    blank = [index for index in short if not data[starts[index] : ends[index]].strip()]
-    if blank:
-        starts, ends, numbers = (np.delete(column, blank) for column in (starts, ends, numbers))
+    short = np.flatnonzero(ends - starts <= 2)
+    if len(short):
+        array = np.frombuffer(data, np.uint8)
+        # The newline after a line is a space too, so looking at two characters is always right.
+        blank = _SPACE[array[starts[short]]] & _SPACE[array[np.minimum(starts[short] + 1, ends[short])]]
+        kept = np.ones(len(starts), bool)
+        kept[short[blank]] = False
+        starts, ends, numbers = starts[kept], ends[kept], numbers[kept]
     return Block(data, starts, ends, numbers, oversize)
 
 
@@ -147,14 +314,19 @@ def values(chunks: Chunks) -> Iterator[Block]:
 def _keep_open_record(
     data: bytes, new: int, state: np.ndarray, number: int, skipped: Oversize | None
 ) -> tuple[bytes, Oversize | None]:
-    """What is carried over: the open record or, if it is too long, two bytes, to see the next begin."""
-    start = int(state[scan.START])
+    """What is carried over: the open record or, if it is too long, what is needed to see the next begin."""
+    start, candidate = int(state[scan.START]), int(state[scan.CANDIDATE])
     if skipped:
         skipped.length += new
     elif start >= 0 and len(data) - start > MAX_RECORD_BYTES:
         skipped = Oversize(number, data[start : start + RAW_BYTES], len(data) - start)
+    if skipped and len(data) - candidate > RAW_BYTES:
+        candidate = state[scan.CANDIDATE] = -1  # no key is that long
     if start >= 0:
         state[scan.START] = 0
+    keep = start if start >= 0 else len(data)
     if skipped:
-        return data[-2:], skipped
-    return (data[start:] if start >= 0 else b""), None
+        keep = max(0, len(data) - 2) if candidate < 0 else candidate
+    if candidate >= 0:
+        state[scan.CANDIDATE] = candidate - keep
+    return data[keep:], skipped

@@ -12,17 +12,28 @@ from typing import Any
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_json
+from ping_llm.ingest import accounting
 from ping_llm.ingest.accounting import Account
-from ping_llm.ingest.groups import Written, group_days
-from ping_llm.ingest.inputs import STDIN, find_files
-from ping_llm.ingest.options import MOST_WORKERS, SORT_MEMORY_MB, SORT_WORKERS, IngestOptions
-from ping_llm.ingest.workers import FileTask, GroupTask, RejectsTask, Reports, Workers
+from ping_llm.ingest.options import (
+    MOST_WORKERS,
+    SORT_MEMORY_MB,
+    SORT_WORKERS,
+    STDIN,
+    IngestOptions,
+    find_files,
+)
+from ping_llm.ingest.workers import FileTask, GroupTask, RejectsTask, Reports, Workers, Written, group_days
+from ping_llm.locks import LOCK_FILE, only_writer
+from ping_llm.measurements.schema import KINDS, PING
+from ping_llm.paths import literal, utf8_name
 from ping_llm.progress import Progress
 
-#: Version of the layout of the output folder.
-FORMAT = 1
+#: Version of the layout of the output folder: 2 tells of traceroutes, 1 is the same without.
+FORMAT, FORMAT_WITH_HOPS = 1, 2
 
-_WORK = ".ingest"
+#: Version of the parts in the work folder.
+_PARTS = 3
+
 _FACTS = ("bytes", "sha256", "trouble")
 
 
@@ -45,13 +56,13 @@ class IngestReport:
         return [sentence for _, _, facts in self.files for sentence in facts["trouble"]]
 
     def as_json(self) -> dict[str, Any]:
-        each = self.options.rtt == "each"
+        each, hops = self.options.rtt == "each", self.options.with_traceroutes
         return {
-            "format": FORMAT,
+            "format": FORMAT_WITH_HOPS if hops else FORMAT,
             "options": self.options.as_json(),
-            "total": self.total.as_json(each),
+            "total": self.total.as_json(each, hops),
             "files": [
-                {"file": path, **account.as_json(each), **facts} for path, account, facts in self.files
+                {"file": path, **account.as_json(each, hops), **facts} for path, account, facts in self.files
             ],
         }
 
@@ -67,16 +78,29 @@ def ingest(
 
     Raises:
       UsageError: inputs that do not exist, or an output folder that holds something else.
-      PingError: the accounting does not add up.
+      PingError: another process writes to the folder, or the accounting does not add up.
     """
+    out = literal(out)
     paths = find_files(inputs, out)
     workers = workers or min(len(os.sched_getaffinity(0)), MOST_WORKERS)
     if not overwrite:
         done = _finished(out, paths, options)
-        if done is not None:
+        if done is not None and not (out / accounting.WORK_FOLDER).exists():
             return done
-    work = out / _WORK
-    work.mkdir(parents=True, exist_ok=True)
+    with only_writer(out, "ingest"):
+        accounting.refuse_strangers(out)
+        if not overwrite:
+            # Whoever held the folder until now may have done it.
+            done = _finished(out, paths, options)
+            if done is not None:
+                shutil.rmtree(out / accounting.WORK_FOLDER, ignore_errors=True)
+                return done
+        return _ingest(paths, out, options, workers)
+
+
+def _ingest(paths: list[str], out: Path, options: IngestOptions, workers: int) -> IngestReport:
+    work = out / accounting.WORK_FOLDER
+    work.mkdir(exist_ok=True)
     tasks = [
         FileTask(path, number, str(work / _key(path, number, options)), options)
         for number, path in enumerate(paths)
@@ -86,14 +110,14 @@ def ingest(
     with Workers(workers) as pool:
         _read_files(waiting, len(tasks), pool)
         report = _write_table(tasks, out, work, options, workers, pool)
-    write_json(out / "ingest.json", report.as_json())
+    write_json(out / accounting.SUMMARY_FILE, report.as_json())
     shutil.rmtree(work)
     return report
 
 
 def _key(path: str, number: int, options: IngestOptions) -> str:
     """Names a file's parts after all that decides them."""
-    facts: list[Any] = [FORMAT, path, number, options.as_json()]
+    facts: list[Any] = [_PARTS, path, number, options.as_json()]
     if path != STDIN:
         try:
             status = Path(path).stat()
@@ -104,10 +128,12 @@ def _key(path: str, number: int, options: IngestOptions) -> str:
 
 
 def read_done(folder: Path) -> dict[str, Any] | None:
-    """What a finished file's parts say of themselves; None if there are none."""
+    """What a finished file's parts say of themselves; None if there are none, or not all of them."""
     try:
-        return json.loads((folder / "done.json").read_text())
-    except (OSError, ValueError):
+        done = json.loads((folder / "done.json").read_text())
+        whole = all((folder / name).stat().st_size == size for name, size in done["sizes"].items())
+        return done if whole else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -120,27 +146,33 @@ def _forget_others(work: Path, tasks: Sequence[FileTask]) -> None:
 
 
 def _finished(out: Path, paths: list[str], options: IngestOptions) -> IngestReport | None:
-    """The report of an earlier run that did just this; None if there is none."""
-    if not out.exists() or (out / _WORK).is_dir():
+    """The report of an earlier run that did just this, and whose files are all there; None if there is none.
+
+    Raises:
+      UsageError: the folder holds another table, or other things.
+    """
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file: name a folder with --out")
+    if not out.exists():
         return None
-    summary = out / "ingest.json"
-    if not summary.exists():
-        if any(out.iterdir()):
+    earlier = accounting.read_summary(out)
+    if earlier is None:
+        interrupted = (out / accounting.WORK_FOLDER).is_dir()
+        if accounting.holds_other_things(out) or not (interrupted or _is_empty(out)):
             raise UsageError(f"{out} is not empty and not an ingested table: choose another --out")
         return None
-    try:
-        earlier = json.loads(summary.read_text())
-        hashes = {entry["file"]: entry["sha256"] for entry in earlier["files"]}
-        same = (
-            earlier["options"] == options.as_json() and sorted(hashes) == list(paths) and STDIN not in paths
-        )
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{summary} cannot be read: choose another --out, or add --overwrite") from None
-    if not same or any(_sha256(path) != hashes[path] for path in paths):
+    hashes = {entry["file"]: entry["sha256"] for entry in earlier["files"]}
+    names = {path: utf8_name(path) for path in paths}
+    same = earlier["options"] == options.as_json() and sorted(hashes) == sorted(names.values())
+    if not same or STDIN in paths or any(_sha256(path) != hashes[name] for path, name in names.items()):
         raise UsageError(
             f"{out} holds a table made from other inputs or options: choose another --out, or add --overwrite"
         )
-    return _report_from_json(earlier, options)
+    return _report_from_json(earlier, options) if accounting.is_whole(out, earlier) else None
+
+
+def _is_empty(out: Path) -> bool:
+    return all(entry.name == LOCK_FILE for entry in out.iterdir())
 
 
 def _sha256(path: str) -> str:
@@ -157,9 +189,18 @@ def _report_from_json(value: dict[str, Any], options: IngestOptions) -> IngestRe
         account = Account(
             entry["results"], entry["measurements"], entry["duplicates"], entry["not_pings"],
             Counter(entry["rejects"]), entry.get("packets", entry["measurements"]),
+            **_hop_counts(entry), kinds=Counter(entry.get("kinds", {})),
         )  # fmt: skip
         report.files.append((entry["file"], account, {name: entry[name] for name in _FACTS}))
     return report
+
+
+def _hop_counts(counts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "traceroutes": counts.get("traceroutes", 0),
+        "not_used": Counter(counts.get("not_used", {})),
+        "replies": Counter(counts.get("replies", {})),
+    }
 
 
 def _read_files(tasks: Sequence[FileTask], all_files: int, pool: Workers) -> None:
@@ -184,22 +225,24 @@ def _read_files(tasks: Sequence[FileTask], all_files: int, pool: Workers) -> Non
 def _write_table(
     tasks: Sequence[FileTask], out: Path, work: Path, options: IngestOptions, workers: int, pool: Workers
 ) -> IngestReport:
-    for old in out.glob("date=*"):
-        shutil.rmtree(old)
     facts = []
     for task in tasks:
         done = read_done(Path(task.folder))
         if done is None:
             raise PingError(f"{task.path}: its parts in {task.folder} are gone; run the same command again")
         facts.append(done)
+    accounting.remove_table(out)
     days = [
         (str(Path(task.folder) / "rows.parquet"), {int(day): count for day, count in done["days"].items()})
         for task, done in zip(tasks, facts, strict=True)
     ]
     groups = group_days([part for part in days if part[1]], workers)
     memory_mb = SORT_MEMORY_MB // min(max(workers, 2), SORT_WORKERS)
+    # One answer for all days, so that every file of the table has the same columns.
+    with_kind = not all(done["only_pings"] for done in facts)
     group_tasks = [
-        GroupTask(group, str(out), str(work / "spill"), options.rtt == "each", memory_mb) for group in groups
+        GroupTask(group, str(out), str(work / "spill"), options.rtt == "each", memory_mb, with_kind)
+        for group in groups
     ]
     written = Written()
     with Progress("sort", total=len(groups), unit="groups of days") as progress:
@@ -207,7 +250,7 @@ def _write_table(
             written.measurements.update(one.measurements)
             written.duplicates.update(one.duplicates)
             written.packets.update(one.packets)
-    shutil.rmtree(out / "rejects", ignore_errors=True)
+            written.kinds.update(one.kinds)
     rejects = tuple(str(Path(task.folder) / "rejects.parquet") for task in tasks)
     pool.run([RejectsTask(rejects, str(out))], lambda reports: None)
     report = IngestReport(options)
@@ -219,8 +262,17 @@ def _write_table(
             not_pings=done["not_pings"],
             rejects=Counter(done["rejects"]),
             packets=written.packets[task.number],
+            kinds=_kinds_of(written, task.number),
+            **_hop_counts(done),
         )
-        account.check(task.path)
-        report.files.append((task.path, account, {name: done[name] for name in _FACTS}))
+        account.check(utf8_name(task.path))
+        report.files.append((utf8_name(task.path), account, {name: done[name] for name in _FACTS}))
     report.total.check("all files together")
     return report
+
+
+def _kinds_of(written: Written, file: int) -> Counter[str]:
+    kinds = Counter({name: written.kinds[file, code] for code, name in enumerate(KINDS)})
+    # A table of pings only is not counted by kind.
+    kinds[KINDS[PING]] += written.measurements[file] - kinds.total()
+    return kinds

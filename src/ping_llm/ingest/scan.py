@@ -44,14 +44,38 @@ def is_open(text: bytes) -> bool:
 
 
 # What `split_values` remembers from one buffer to the next, in an int64 array.
-LEVEL, IN_STRING, ESCAPED, IN_SCALAR, IN_ARRAY, START, BEFORE, BEFORE_THAT = range(8)
-STATE_SIZE = 8
+(
+    LEVEL, IN_STRING, ESCAPED, IN_SCALAR, IN_ARRAY, START, BEFORE, BEFORE_THAT,
+    KINDS, LAST, HASH, KEY, CANDIDATE,
+) = range(13)  # fmt: skip
+STATE_SIZE = 13
+
+#: The kinds of the open containers are one bit each, the innermost the lowest; deeper than this is forgotten.
+_KIND_BITS = 2**62 - 1
+
+_QUOTE, _COMMA, _COLON, _BACKSLASH, _NEWLINE = (ord(character) for character in '",:\\\n')
+_BRACKET, _BRACKET_END, _BRACE, _BRACE_END = (ord(character) for character in "[]{}")
+
+#: Start of a hash of a key; a hash of 0 is none.
+_HASH_SEED = 7
 
 
 def new_state() -> np.ndarray:
     state = np.zeros(STATE_SIZE, np.int64)
-    state[START] = -1
+    state[START] = state[CANDIDATE] = -1
     return state
+
+
+def split_text(text: bytes) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Starts and ends of the records in a whole text, and whether the last one is open."""
+    state = new_state()
+    starts, ends = np.empty(len(text) + 1, np.int64), np.empty(len(text) + 1, np.int64)
+    found = int(split_values(np.frombuffer(text, np.uint8), 0, state, starts, ends))
+    still_open = bool(state[START] >= 0)
+    if still_open:
+        starts[found], ends[found] = state[START], len(text)
+        found += 1
+    return starts[:found].copy(), ends[:found].copy(), still_open
 
 
 @kernel
@@ -60,10 +84,12 @@ def split_values(data, begin, state, starts, ends):
 
     Commas are not insisted on. Two things put a broken record to an end, so that it does not swallow those
     after it: a newline inside a string (never valid JSON), and a line that begins with {" (dumps have one
-    result a line).
+    result a line). Where the grammar allows an object there, as in a list of packets with one packet a line,
+    such a line only ends the record if its first key is the record's own first key.
 
     Args:
-      state: carried over; state[START] is the open record's start in data, or -1.
+      state: carried over; state[START] is the open record's start in data, or -1, and state[CANDIDATE] that
+        of a line which may end it.
       starts, ends: int64, at least len(data) + 1 - begin long: filled with the records that end here.
 
     Returns:
@@ -73,64 +99,97 @@ def split_values(data, begin, state, starts, ends):
     in_string, escaped = state[IN_STRING] != 0, state[ESCAPED] != 0
     in_scalar, in_array = state[IN_SCALAR] != 0, state[IN_ARRAY] != 0
     before, before_that = state[BEFORE], state[BEFORE_THAT]
+    kinds, last, hashed, key, candidate = (
+        state[KINDS], state[LAST], state[HASH], state[KEY], state[CANDIDATE]
+    )  # fmt: skip
     found = 0
     for index in range(begin, len(data)):
         character = data[index]
         if in_string:
             if escaped:
                 escaped = False
-            elif character == 92:
+            elif character == _BACKSLASH:
                 escaped = True
-            elif character == 34:
+            elif character == _QUOTE:
                 in_string = False
+                last = _QUOTE
                 if level == 0:
                     starts[found], ends[found] = start, index + 1
                     found += 1
                     start = -1
-            if character == 10:
+                elif key == 0:
+                    key = hashed
+                elif candidate >= 0:
+                    if hashed == key:
+                        starts[found], ends[found] = start, candidate - 1
+                        found += 1
+                        start = candidate
+                        level = 1
+                        kinds = 0
+                    candidate = -1
+            if character == _NEWLINE:
                 in_string = False
                 escaped = False
                 level = 0
                 starts[found], ends[found] = start, index
                 found += 1
-                start = -1
+                start = candidate = -1
+            hashed = hashed * 31 + character
         elif level > 0:
-            if character == 34:
+            if character == _QUOTE:
                 in_string = True
-                if before == 123 and before_that == 10 and level > 1:
-                    starts[found], ends[found] = start, index - 2
-                    found += 1
-                    start = index - 1
-                    level = 1
-            elif character == 91 or character == 123:
+                hashed = _HASH_SEED
+                if before == _BRACE and before_that == _NEWLINE and level > 1:
+                    # `last` is the brace by now: what it followed was kept in `candidate`.
+                    if candidate < 0:
+                        starts[found], ends[found] = start, index - 2
+                        found += 1
+                        start = index - 1
+                        level = 1
+                        kinds = 0
+                        key = 0
+                else:
+                    candidate = -1
+            elif character in (_BRACKET, _BRACE):
+                if kinds & 1 == 1:
+                    allowed = last in (_COMMA, _BRACKET)
+                else:
+                    allowed = last == _COLON
+                candidate = index if character == _BRACE and before == _NEWLINE and allowed else -1
                 level += 1
-            elif character == 93 or character == 125:
+                kinds = ((kinds << 1) | np.int64(character == _BRACKET)) & _KIND_BITS
+            elif character in (_BRACKET_END, _BRACE_END):
                 level -= 1
+                kinds >>= 1
                 if level == 0:
                     starts[found], ends[found] = start, index + 1
                     found += 1
                     start = -1
+            if character != 32 and character != 9 and character != _NEWLINE and character != 13:
+                last = character
         else:
-            space = character == 32 or character == 9 or character == 10 or character == 13
-            mark = (
-                character == 44 or character == 91 or character == 93 or character == 123 or character == 125
-            )
-            if in_scalar and (space or mark or character == 34):
+            space = character == 32 or character == 9 or character == _NEWLINE or character == 13
+            mark = character in (_COMMA, _BRACKET, _BRACKET_END, _BRACE, _BRACE_END)
+            if in_scalar and (space or mark or character == _QUOTE):
                 in_scalar = False
                 starts[found], ends[found] = start, index
                 found += 1
                 start = -1
-            if character == 91 and not in_array:
+            if character == _BRACKET and not in_array:
                 in_array = True
-            elif character == 93 and in_array:
+            elif character == _BRACKET_END and in_array:
                 in_array = False
-            elif character == 91 or character == 123:
+            elif character in (_BRACKET, _BRACE):
                 level = 1
                 start = index
-            elif character == 93 or character == 125:
+                kinds = np.int64(character == _BRACKET)
+                last = character
+                key = 0
+                candidate = -1
+            elif character in (_BRACKET_END, _BRACE_END):
                 starts[found], ends[found] = index, index + 1
                 found += 1
-            elif character == 34:
+            elif character == _QUOTE:
                 in_string = True
                 start = index
             elif not space and not mark and not in_scalar:
@@ -142,4 +201,6 @@ def split_values(data, begin, state, starts, ends):
     state[IN_STRING], state[ESCAPED] = in_string, escaped
     state[IN_SCALAR], state[IN_ARRAY] = in_scalar, in_array
     state[BEFORE], state[BEFORE_THAT] = before, before_that
+    state[KINDS], state[LAST], state[HASH] = kinds, last, hashed
+    state[KEY], state[CANDIDATE] = key, candidate
     return found

@@ -5,19 +5,24 @@ A table is taken at its word: one row is one measurement, from the source it nam
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from ping_llm.ingest import arrays
-from ping_llm.ingest.columns import ACCEPTED, UNKNOWN, VERDICT, Columns
-from ping_llm.schema import REQUIRED_COLUMNS, Reject
+from ping_llm.ingest.columns import ParsedRecords
+from ping_llm.ingest.options import MAX_RECORD_BYTES, RAW_BYTES
+from ping_llm.measurements.rules import ACCEPTED, UNKNOWN, VERDICT
+from ping_llm.measurements.schema import PING, REQUIRED_COLUMNS, Reject
 
 #: Names a column may have, in lower case with _ for spaces, dashes and dots; the first one present is taken.
 NAMES = {
@@ -33,13 +38,25 @@ NAMES = {
     "size": ("size", "packet_size"),
     "packet_error_count": ("packet_error_count", "packet_errors", "errors", "lost"),
     "probe_id": ("probe_id", "prb_id", "probe"),
+    "kind": ("kind",),
 }  # fmt: skip
 
 #: What stands for "no value" in a CSV field. NaN does not: it is a value, and a wrong one.
 _NULLS = ["", "NULL", "null", "None", "NA", "N/A", "\\N"]
 
-#: Rows of a Parquet file judged at a time.
+# A field may be as long as its record.
+csv.field_size_limit(MAX_RECORD_BYTES)
+
+#: Rows of a Parquet file judged at a time, and bytes of text that they may have.
 _BATCH_ROWS = 65_536
+_BATCH_BYTES = 64 << 20
+
+#: A row group that unpacks to more than both is refused. Real ones unpack to 20 times their size at most.
+MAX_GROUP_BYTES, MAX_RATIO = 1 << 30, 1_000
+
+
+class MissingColumns(Exception):
+    """A table lacks a required column. The text names it."""
 
 
 def match_columns(names: Sequence[str]) -> dict[str, int]:
@@ -64,7 +81,7 @@ def missing_columns(found: dict[str, int]) -> list[str]:
     return [name for name in REQUIRED_COLUMNS if name not in found]
 
 
-def from_arrays(given: dict[str, pa.Array], count: int) -> Columns:
+def from_arrays(given: dict[str, pa.Array], count: int) -> ParsedRecords:
     """Columns of a table's arrays by our names; absent optional ones are unknown."""
 
     def optional(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -82,13 +99,17 @@ def from_arrays(given: dict[str, pa.Array], count: int) -> Columns:
     size, size_bad = optional("size")
     errors, errors_bad = optional("packet_error_count")
     probe_id, probe_bad = optional("probe_id")
-    return Columns(
+    kind, kind_bad = np.full(count, PING, np.uint8), np.zeros(count, bool)
+    if "kind" in given:
+        kind, kind_bad = arrays.kinds(given["kind"])
+    return ParsedRecords(
         verdict=np.full(count, ACCEPTED, np.uint8),
         time_us=time_us, time_state=time_state,
         src=src, src_state=src_state, dst=dst, dst_state=dst_state, ip_version=version,
         rtt=rtt, rtt_state=rtt_state,
         msm_id=msm_id, size=size, packet_error_count=errors, probe_id=probe_id,
-        fields_bad=msm_bad | size_bad | errors_bad | probe_bad,
+        fields_bad=msm_bad | size_bad | errors_bad | probe_bad | kind_bad,
+        kind=kind,
     )  # fmt: skip
 
 
@@ -118,7 +139,7 @@ def csv_format(first_line: bytes) -> CsvFormat | None:
     return CsvFormat(delimiter, len(names), places)
 
 
-def read_csv_block(records: Sequence[bytes], form: CsvFormat) -> Columns:
+def read_csv_block(records: Sequence[bytes], form: CsvFormat) -> ParsedRecords:
     """Columns of a block of CSV lines. A line with another number of fields is UNPARSABLE."""
     table = _parse_quickly(records, form)
     unparsable = np.zeros(len(records), bool)
@@ -130,10 +151,20 @@ def read_csv_block(records: Sequence[bytes], form: CsvFormat) -> Columns:
 
 
 def _parse_quickly(records: Sequence[bytes], form: CsvFormat) -> dict[str, pa.Array] | None:
-    """Arrow's parser; None if a line is odd in any way (a stray quote may swallow the lines after it)."""
+    """Arrow's parser; None if a line is odd in any way, so that no line depends on those beside it.
+
+    To Arrow a carriage return ends a line, and a stray quote swallows the lines after it. It gets neither,
+    only fields that are quoted as a whole, without quotes inside.
+    """
     names = [str(place) for place in range(form.columns)]
     wanted = {name: str(place) for name, place in form.places.items()}
     data = b"\n".join(records)
+    if b"\r" in data:
+        data = b"\n".join([record.rstrip(b"\r") for record in records])
+        if b"\r" in data:
+            return None
+    if b'"' in data and len(_quoted(form.delimiter).findall(data)) * 2 != data.count(b'"'):
+        return None
     try:
         table = pyarrow.csv.read_csv(
             pa.BufferReader(data),
@@ -153,6 +184,13 @@ def _parse_quickly(records: Sequence[bytes], form: CsvFormat) -> dict[str, pa.Ar
     return {name: table[place].combine_chunks() for name, place in wanted.items()}
 
 
+@cache
+def _quoted(delimiter: str) -> re.Pattern[bytes]:
+    """A whole field in quotes, without quotes inside."""
+    edge = re.escape(delimiter.encode())
+    return re.compile(rb'(?:(?<=%b)|(?<=\n)|\A)"[^"\n]*"(?=%b|\n|\Z)' % (edge, edge))
+
+
 def _parse_singly(records: Sequence[bytes], form: CsvFormat) -> tuple[dict[str, pa.Array], np.ndarray]:
     unparsable = np.zeros(len(records), bool)
     values: dict[str, list[str | None]] = {name: [] for name in form.places}
@@ -169,22 +207,93 @@ def _parse_singly(records: Sequence[bytes], form: CsvFormat) -> tuple[dict[str, 
     return {name: pa.array(column, pa.string()) for name, column in values.items()}, unparsable
 
 
-def read_parquet(path: Path) -> Iterator[tuple[Columns, pa.RecordBatch]]:
+def read_parquet(path: Path) -> Iterator[tuple[ParsedRecords, pa.RecordBatch]]:
     """Columns of a Parquet file, batch by batch, with the batch they come from.
 
     Raises:
-      pa.ArrowException, OSError: the file is damaged.
-      LookupError: a required column is missing; the text names it.
+      pa.ArrowException, OSError, UnicodeDecodeError: the file is damaged.
+      MissingColumns: a required column is missing; the text names it.
     """
-    with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+    with _open(path) as file:
         names = file.schema_arrow.names
         places = match_columns(names)
         if absent := missing_columns(places):
-            raise LookupError(absent_sentence(absent, names))
+            raise MissingColumns(absent_sentence(absent, names))
         wanted = {name: names[place] for name, place in places.items()}
-        for batch in file.iter_batches(_BATCH_ROWS, columns=sorted(set(wanted.values()))):
-            batch = _with_valid_text(batch)
-            yield from_arrays({name: batch[own] for name, own in wanted.items()}, len(batch)), batch
+        chosen = sorted(set(wanted.values()))
+        _refuse_bomb(file.metadata)
+        texts = [name for name in chosen if _is_text(file.schema_arrow.field(name).type)]
+        with _open(path, texts) as as_dictionaries:
+            if any(
+                _repeats_long_texts(as_dictionaries, group, texts) for group in range(file.num_row_groups)
+            ):
+                file = as_dictionaries
+            for batch in file.iter_batches(_BATCH_ROWS, columns=chosen):
+                batch = _with_short_text(_with_valid_text(batch))
+                rows = _rows_at_once(batch)
+                for start in range(0, len(batch), rows):
+                    part = batch.slice(start, rows)
+                    yield from_arrays({name: part[own] for name, own in wanted.items()}, len(part)), part
+
+
+def _open(path: Path, as_dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20, read_dictionary=list(as_dictionaries))
+
+
+def _repeats_long_texts(file: pq.ParquetFile, number: int, texts: Sequence[str]) -> bool:
+    """Has a row group a text that is stored once, is longer than any value, and may be in every row?
+
+    Such are read as dictionaries: 130 kB in 65,536 rows would take 8.6 GB. Others are not: it is slower.
+    """
+    group = file.metadata.row_group(number)
+    stored = sum(group.column(place).total_uncompressed_size for place in range(group.num_columns))
+    if not texts or not group.num_rows or stored * min(group.num_rows, _BATCH_ROWS) <= 8 * _BATCH_BYTES:
+        return False
+    # The first row comes with the whole dictionary.
+    batch = next(file.iter_batches(1, row_groups=[number], columns=list(texts)), None)
+    return batch is not None and max(map(_longest, batch.columns), default=0) > RAW_BYTES
+
+
+def _longest(column: pa.Array) -> int:
+    """Bytes of the longest text of a dictionary; 0 for any other column."""
+    if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
+        return 0
+    return pc.max(pc.binary_length(column.dictionary)).as_py() or 0
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return arrays.is_text(kind) or pa.types.is_binary(kind)
+
+
+def _refuse_bomb(metadata: pq.FileMetaData) -> None:
+    """Raise if a few bytes stand for very many: Arrow unpacks whole pages.
+
+    Raises:
+      pa.ArrowInvalid: a row group would take too much memory.
+    """
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        packed = sum(group.column(place).total_compressed_size for place in range(metadata.num_columns))
+        unpacked = sum(group.column(place).total_uncompressed_size for place in range(metadata.num_columns))
+        if unpacked > MAX_GROUP_BYTES and unpacked > MAX_RATIO * packed:
+            raise pa.ArrowInvalid(
+                f"row group {number} unpacks from {packed:,} to {unpacked:,} bytes; write it in smaller ones"
+            )
+
+
+def _with_short_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Dictionaries with texts cut to RAW_BYTES: no more of them would be kept as a reject."""
+    for place, column in enumerate(batch.columns):
+        if _longest(column) > RAW_BYTES:
+            cut = pc.binary_slice(column.dictionary.cast(pa.binary()), 0, RAW_BYTES)
+            mended = pa.DictionaryArray.from_arrays(column.indices, arrays.decoded_text(cut))
+            batch = batch.set_column(place, batch.schema.field(place).with_type(mended.type), mended)
+    return batch
+
+
+def _rows_at_once(batch: pa.RecordBatch) -> int:
+    """Rows that take at most _BATCH_BYTES even if each has the longest texts."""
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // (1 + sum(map(_longest, batch.columns)))))
 
 
 def _with_valid_text(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -210,5 +319,35 @@ def absent_sentence(absent: Sequence[str], names: Sequence[str]) -> str:
 
 def row_text(batch: pa.RecordBatch, index: int) -> bytes:
     """A row of a table as text, for the rejects."""
-    row: dict[str, Any] = batch.slice(index, 1).to_pylist()[0]
+    names = batch.schema.names
+    row = {name: _value(column[index]) for name, column in zip(names, batch.columns, strict=True)}
     return json.dumps(row, default=str, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """A value for JSON, whatever it is: a reject may hold what Python has no type for.
+
+    Years outside 1 to 9999, unknown time zones and nanoseconds are written as numbers and dates of NumPy. The
+    text does not depend on pandas, which Arrow uses for nanoseconds where it is installed.
+    """
+    kind = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_dictionary(kind):
+        return _value(scalar.value)
+    if pa.types.is_struct(kind):
+        return {name: _value(value) for name, value in scalar.items()}
+    if pa.types.is_nested(kind):
+        return [_value(value) for value in scalar.values]
+    if not pa.types.is_temporal(kind) or pa.types.is_interval(kind):
+        return scalar.as_py()
+    try:
+        if getattr(kind, "unit", "") != "ns":
+            return scalar.as_py()
+        if pa.types.is_timestamp(kind) and scalar.value % 1_000 == 0:
+            return pa.scalar(scalar.value // 1_000, pa.timestamp("us", kind.tz)).as_py()
+    except (ValueError, OverflowError, LookupError):
+        pass
+    if pa.types.is_timestamp(kind):
+        return f"{np.datetime64(scalar.value, kind.unit)} {kind.tz or ''}".rstrip()
+    return f"{scalar.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).as_py()} {kind}"

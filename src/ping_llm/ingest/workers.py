@@ -11,17 +11,67 @@ import multiprocessing
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from typing import Any, Self
 
 from ping_llm.errors import PingError
-from ping_llm.ingest.groups import Group, Written
-from ping_llm.ingest.options import IngestOptions
+from ping_llm.ingest.options import SORT_ROWS, IngestOptions
+
+#: Fewer rows are not worth a task of their own.
+_MIN_SORT_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class Group:
+    """Consecutive days sorted together, and the parts that hold their rows."""
+
+    first_day: int  # days since 1970
+    last_day: int
+    parts: tuple[str, ...]
+
+
+@dataclass
+class Written:
+    """What a group became, by input file: results and rows written, and duplicates left out."""
+
+    measurements: Counter[int] = field(default_factory=Counter)
+    duplicates: Counter[int] = field(default_factory=Counter)
+    packets: Counter[int] = field(default_factory=Counter)
+    kinds: Counter[tuple[int, int]] = field(default_factory=Counter)  # of measurements: (file, kind)
+
+
+def group_days(days_of_parts: Sequence[tuple[str, dict[int, int]]], workers: int = 1) -> list[Group]:
+    """Cut all days into groups of at least one day and, if possible, at most SORT_ROWS rows.
+
+    How they are cut decides only how the work is shared out: a day's file is the same in any group.
+    """
+    totals: Counter[int] = Counter()
+    for _, days in days_of_parts:
+        totals.update(days)
+    limit = min(SORT_ROWS, max(_MIN_SORT_ROWS, totals.total() // (3 * workers)))
+    groups: list[list[int]] = []
+    rows = 0
+    for day in sorted(totals):
+        if not groups or rows + totals[day] > limit:
+            groups.append([])
+            rows = 0
+        groups[-1].append(day)
+        rows += totals[day]
+    return [
+        Group(
+            days[0],
+            days[-1],
+            tuple(part for part, held in days_of_parts if any(days[0] <= day <= days[-1] for day in held)),
+        )
+        for days in groups
+    ]
+
 
 #: Below this much input, workers cost more than they bring.
 _WORTH_WORKERS_BYTES = 4 << 20
@@ -58,7 +108,7 @@ class FileTask:
         from ping_llm.ingest.parts import PartWriter
         from ping_llm.ingest.reader import InputFile
 
-        writer = PartWriter(Path(self.folder), self.number)
+        writer = PartWriter(Path(self.folder), self.number, self.options.rtt == "each")
         file = InputFile(self.path, self.options, spool=Path(self.folder).parent)
         account = writer.account
         results = rejects = 0
@@ -81,15 +131,18 @@ class GroupTask:
     spill: str
     each: bool
     memory_mb: int
+    with_kind: bool
 
     @property
     def bytes(self) -> int:
         return sum(Path(part).stat().st_size for part in self.group.parts)
 
     def run(self, report: Callable[[Reports], None]) -> Written:
-        from ping_llm.ingest.finish import write_group
+        from ping_llm.ingest.days import write_group
 
-        written = write_group(self.group, Path(self.out), Path(self.spill), self.each, self.memory_mb)
+        written = write_group(
+            self.group, Path(self.out), Path(self.spill), self.each, self.memory_mb, self.with_kind
+        )
         report(Reports(finished=1))
         return written
 
@@ -103,7 +156,7 @@ class RejectsTask:
     bytes: int = 0
 
     def run(self, report: Callable[[Reports], None]) -> None:
-        from ping_llm.ingest.finish import write_rejects
+        from ping_llm.ingest.days import write_rejects
 
         write_rejects([Path(part) for part in self.parts if Path(part).exists()], Path(self.out))
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
-
 from ping_llm import __version__
+from ping_llm.errors import PingError
+from ping_llm.files import read_yaml
 from ping_llm.model.export import Exported
-from ping_llm.rows.index import open_index
+from ping_llm.rows.manifest import open_index
 from ping_llm.tokens import vocab
 
 _LINES = 20
@@ -93,8 +93,8 @@ def _training(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _data(run: Path) -> list[tuple[str, str]]:
     """What the rows' own manifest and index say, where they are still there."""
-    settings = yaml.safe_load((run / "config.yml").read_text()) if (run / "config.yml").is_file() else {}
-    rows = Path(str((settings or {}).get("network_train_files") or run / "rows"))
+    settings = read_yaml(run / "config.yml") if (run / "config.yml").is_file() else {}
+    rows = Path(str(settings.get("network_train_files") or run / "rows"))
     manifest = _json(rows / "manifest.json")
     if "counts" not in manifest:
         return []
@@ -105,7 +105,7 @@ def _data(run: Path) -> list[tuple[str, str]]:
     ]
     index = rows / manifest["index"]["file"]
     if index.is_file() and counts["rows"]:
-        times = open_index(index)
+        times = open_index(index, manifest["index"].get("sha256"))
         span = (
             datetime.fromtimestamp(int(time) / 1e6, UTC)
             for time in (times.first_time.min(), times.last_time.max())
@@ -131,19 +131,23 @@ def _table(rows: list[tuple[str, str]], header: tuple[str, str] = ("", "")) -> l
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.is_file() else {}
+    try:
+        content = json.loads(path.read_bytes()) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise PingError(f"cannot read {path}: {error}") from error
+    return content if isinstance(content, dict) else {}
 
 
 def _last_metrics(path: Path) -> dict[str, Any]:
     """Loss and bits by kind: of training the mean of the last lines, since one batch is noisy."""
     lines: dict[str, list[dict[str, Any]]] = {}
     if path.is_file():
-        for line in path.read_text().splitlines():
+        for line in path.read_text(encoding="utf-8").splitlines():
             try:
                 values = json.loads(line)
             except ValueError:
                 continue  # the last line of an interrupted run
-            if isinstance(values.get("loss"), float):
+            if isinstance(values, dict) and isinstance(values.get("loss"), float):
                 lines.setdefault(values.get("kind", "train"), []).append(values)
     return {kind: _mean(found[-_LINES:] if kind == "train" else found[-1:]) for kind, found in lines.items()}
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from ping_llm.errors import PingError
 from ping_llm.model.config import ModelConfig
+from ping_llm.model.ledger import Ledger
 
 Tensors = dict[str, np.ndarray]
 
@@ -32,6 +33,40 @@ _LAYER_KERNELS = {
     "mlp/wo/kernel": "mlp.down_proj",
 }
 
+#: MaxText's keys that change what is computed, and the values that we compute: its defaults.
+_FIXED: dict[str, Any] = {
+    "decoder_block": "llama2",
+    "model_name": "default",
+    "mlp_activations": ["silu", "linear"],
+    "mlp_activations_limit": -1.0,
+    "logits_via_embedding": False,
+    "attention_type": "global",
+    "attention_bias": False,
+    "attention_sink": False,
+    "mlp_bias": False,
+    "share_kv_projections": False,
+    "attn_logits_soft_cap": 0.0,
+    "final_logits_soft_cap": 0.0,
+    "use_qk_norm": False,
+    "use_post_attn_norm": False,
+    "use_post_ffw_norm": False,
+    "moba": False,
+    "num_experts": 1,
+    "mtp_num_layers": 0,
+    "mhc_expansion_rate": 1,
+    "engram_layers": [],
+    "nope_layer_interval": -1,
+    "quantization": "",
+    "use_untrainable_positional_embedding": False,
+    "trainable_position_size": -1,
+    "rope_type": "default",
+    "rope_linear_scaling_factor": 1.0,
+    "rope_min_timescale": 1,
+    "partial_rotary_factor": 1.0,
+    "use_mrope": False,
+    "param_scan_axis": 1,
+}
+
 
 def steps(checkpoints: Path) -> list[Path]:
     """The finished checkpoints below a folder, oldest first."""
@@ -40,13 +75,20 @@ def steps(checkpoints: Path) -> list[Path]:
 
 
 def read(step: Path) -> Tensors:
-    """Read the parameters (not the optimizer) of one checkpoint, named as MaxText names them, by path."""
+    """Read the parameters (not the optimizer) of one checkpoint, named as MaxText names them, by path.
+
+    Orbax reads most damage without a word, so the checksums that the training kept are compared first.
+    """
     items = step / "items" if (step / "items").is_dir() else step
     if not (items / "_METADATA").is_file():
         raise PingError(f"{step} is not a checkpoint: it has no items/_METADATA")
-    tree = json.loads((items / "_METADATA").read_text())["tree_metadata"]
-    names = [ast.literal_eval(key) for key in tree]
-    names = [name for name in names if name[:2] == ("params", "params")]
+    _check_ledger(step.resolve())
+    try:
+        tree = json.loads((items / "_METADATA").read_bytes())["tree_metadata"]
+        names = [ast.literal_eval(key) for key in tree]
+    except (OSError, ValueError, SyntaxError, TypeError, KeyError) as error:
+        raise PingError(_damaged(step, f"items/_METADATA: {error}")) from error
+    names = [name for name in names if isinstance(name, tuple) and name[:2] == ("params", "params")]
     if not names:
         raise PingError(f"{step} holds no params: it is not a MaxText training checkpoint")
 
@@ -63,11 +105,28 @@ def read(step: Path) -> Tensors:
             leaf, arguments = leaf.setdefault(part, {}), arguments.setdefault(part, {})
         leaf[name[-1]] = 0
         arguments[name[-1]] = ocp.RestoreArgs(restore_type=np.ndarray)
-    restored = ocp.PyTreeCheckpointer().restore(
-        items.resolve(), args=ocp.args.PyTreeRestore(item=wanted, restore_args=restore, partial_restore=True)
-    )
+    arguments = ocp.args.PyTreeRestore(item=wanted, restore_args=restore, partial_restore=True)
+    try:
+        restored = ocp.PyTreeCheckpointer().restore(items.resolve(), args=arguments)
+    except Exception as error:  # Orbax and TensorStore raise whatever they like
+        raise PingError(_damaged(step, f"Orbax: {str(error)[:200]}")) from error
     flat = jax.tree_util.tree_flatten_with_path(restored["params"]["params"])[0]
     return {"/".join(str(key.key) for key in path): np.asarray(leaf, np.float32) for path, leaf in flat}
+
+
+def _check_ledger(step: Path) -> None:
+    """Compare a checkpoint's files with checkpoints.json of its run, where that knows it."""
+    if step.parent.name != "checkpoints" or not step.name.isdigit():
+        return
+    ledger = Ledger(step.parents[1])
+    if ledger.holds(int(step.name)) and (fault := ledger.fault(int(step.name))):
+        raise PingError(_damaged(step, fault))
+
+
+def _damaged(step: Path, fault: str) -> str:
+    others = [other.name for other in steps(step.parent) if other.name != step.name]
+    way_out = f"name another one, such as {step.parent / others[-1]}" if others else "there is no other one"
+    return f"the checkpoint {step} is damaged ({fault}); {way_out}"
 
 
 def to_llama(params: Tensors, settings: dict[str, Any]) -> tuple[ModelConfig, Tensors]:
@@ -77,6 +136,10 @@ def to_llama(params: Tensors, settings: dict[str, Any]) -> tuple[ModelConfig, Te
       params: what `read` returns.
       settings: MaxText's configuration where known; only what shapes cannot tell is read from it.
     """
+    for key, value in _FIXED.items():
+        # YAML and the command line may hold a number as text.
+        if key in settings and str(settings[key]) != str(value) and settings[key] != value:
+            raise PingError(f"{key} is {settings[key]!r}: only {value!r} can be read")
     params = dict(params)
     layers = _unstack(params)
     try:
@@ -103,8 +166,6 @@ def to_llama(params: Tensors, settings: dict[str, Any]) -> tuple[ModelConfig, Te
         raise PingError(
             f"the checkpoint holds {left[0]}, which decoder_block=llama2 does not have: it cannot be read"
         )
-    if settings.get("rope_type", "default") != "default":
-        raise PingError(f"rope_type is {settings['rope_type']!r}: only 'default' can be read")
     config = ModelConfig(
         layers=len(layers),
         width=width,
@@ -130,7 +191,9 @@ def _unstack(params: Tensors) -> list[Tensors]:
                 layers.setdefault(index, {})[name.removeprefix("decoder/layers/")] = stacked[:, index]
         elif match := re.fullmatch(r"decoder/layers_(\d+)/(.+)", name):
             layers.setdefault(int(match[1]), {})[match[2]] = params.pop(name)
-    return [layers[index] for index in sorted(layers)]
+    if sorted(layers) != list(range(len(layers))):
+        raise PingError(f"the checkpoint holds the layers {sorted(layers)}: some are missing")
+    return [layers[index] for index in range(len(layers))]
 
 
 def _projection(name: str, kernel: np.ndarray, head_dim: int) -> np.ndarray:

@@ -10,15 +10,14 @@ A branch attends to the one shared prefix and to its own few tokens, so 256 cont
 400 tokens cost 256 tokens of compute and no copy of the cache.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import jax
 import numpy as np
 
 from ping_llm.errors import PingError
+from ping_llm.files import cache_folder, say_no_cache
 from ping_llm.model import transformer
 from ping_llm.model.checkpoint import Tensors
 from ping_llm.model.config import ModelConfig
@@ -58,8 +57,11 @@ class Prefix:
 def keep_compiled() -> None:
     """Keep compiled functions between processes, unless JAX was told where: a second start takes a fifth."""
     if jax.config.jax_compilation_cache_dir is None:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(cache) / "ping-llm" / "jax"))
+        folder = cache_folder("jax")
+        if folder is None:
+            say_no_cache()
+            return
+        jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
@@ -202,7 +204,7 @@ def padded_length(length: int) -> int:
 
 
 def _padded_rows(rows: int) -> int:
-    return 4 ** -(-(max(rows, 1) - 1).bit_length() // 2)
+    return int(4 ** -(-(max(rows, 1) - 1).bit_length() // 2))
 
 
 def _padded_ways(ways: int) -> int:

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from ping_llm import __version__
 from ping_llm.errors import PingError
-from ping_llm.files import whole_file, write_json
-from ping_llm.model import checkpoint
+from ping_llm.files import read_yaml, whole_file, write_bytes, write_json
+from ping_llm.model import checkpoint, weights
 from ping_llm.model.config import ModelConfig
+from ping_llm.tokens.vocab import VOCABULARY_SIZE
 
-WEIGHTS, CONFIG, TOKENS = "model.safetensors", "config.json", "tokens.json"
+WEIGHTS, CONFIG, TOKENS, RUN, STACK = "model.safetensors", "config.json", "tokens.json", "run.json", "stack"
 
 #: Version of tokens.json.
 FORMAT = 1
@@ -28,6 +28,17 @@ class Exported:
     tensors: checkpoint.Tensors
     tokens: dict[str, Any]
     origin: Path
+    #: The folder of its stack (`ping_llm.answer.stack`), if it has one.
+    stack: Path | None = None
+
+
+def remembered_data(source: Path) -> dict[str, str] | None:
+    """Where the rows that a run answers from are, and their fingerprint: {"rows", "fingerprint"}."""
+    run = source if (source / RUN).is_file() else _run_of(source / "x")
+    known = {} if run is None else _json(run / RUN)
+    # A fit looks back on all of its data, a training on what it was trained on.
+    data = known.get("context_data") or known.get("data") or {}
+    return data if data.get("rows") and data.get("fingerprint") else None
 
 
 def export(source: Path | str, out: Path | str, *, tokens: dict[str, Any] | None = None) -> Path:
@@ -40,16 +51,20 @@ def export(source: Path | str, out: Path | str, *, tokens: dict[str, Any] | None
         by default it is taken from the run's run.json.
     """
     model = read(source, prefer_checkpoint=True)
-    return write(model.config, model.tensors, model.tokens | (tokens or {}), Path(out))
+    written = write(model.config, model.tensors, model.tokens | (tokens or {}), Path(out))
+    if model.stack is not None and model.stack.resolve() != (written / STACK).resolve():
+        (written / STACK).mkdir(exist_ok=True)
+        # Arrays first: a folder with stack.json is whole.
+        for file in sorted(model.stack.iterdir(), reverse=True):
+            write_bytes(written / STACK / file.name, file.read_bytes())
+    return written
 
 
 def write(config: ModelConfig, tensors: checkpoint.Tensors, tokens: dict[str, Any], out: Path) -> Path:
     """Write an export folder."""
-    from safetensors.numpy import save_file
-
     out.mkdir(parents=True, exist_ok=True)
     with whole_file(out / WEIGHTS) as aside:
-        save_file(tensors, aside, metadata={"format": "pt", "ping_llm": __version__})
+        weights.write(aside, config, tensors)
     write_json(out / TOKENS, token_schema() | tokens)
     # Last: a folder with config.json is whole.
     write_json(out / CONFIG, config.to_llama())
@@ -75,7 +90,8 @@ def read(source: Path | str, *, prefer_checkpoint: bool = False) -> Exported:
         )
     run = _run_of(step)
     config, tensors = checkpoint.to_llama(checkpoint.read(step), _settings(run))
-    return Exported(config, tensors, _tokens(run), step)
+    weights.check(config, tensors, step)
+    return Exported(config, tensors, _tokens(run), step, _stack(run))
 
 
 def is_export(path: Path) -> bool:
@@ -83,20 +99,49 @@ def is_export(path: Path) -> bool:
 
 
 def _read_export(folder: Path) -> Exported:
-    from safetensors.numpy import load_file
+    config = ModelConfig.from_llama(_json(folder / CONFIG), str(folder / CONFIG))
+    tokens = _json(folder / TOKENS) if (folder / TOKENS).is_file() else _tokens(None)
+    _check_tokens(tokens, folder / TOKENS)
+    tensors = weights.read(folder / WEIGHTS, config)
+    # A run's stack is newer than its export's copy.
+    return Exported(config, tensors, tokens, folder, _stack(folder.parent) or _stack(folder))
 
-    config = ModelConfig.from_llama(json.loads((folder / CONFIG).read_text()), str(folder / CONFIG))
-    tokens = _tokens(None)
-    if (folder / TOKENS).is_file():
-        tokens = json.loads((folder / TOKENS).read_text())
+
+def _check_tokens(tokens: dict[str, Any], path: Path) -> None:
     if tokens.get("format") != FORMAT:
-        raise PingError(f"{folder / TOKENS} has format {tokens.get('format')}, this program reads {FORMAT}")
-    return Exported(config, load_file(folder / WEIGHTS), tokens, folder)
+        raise PingError(f"{path} has format {tokens.get('format')}, this program reads {FORMAT}")
+    if (size := tokens.get("vocabulary_size", VOCABULARY_SIZE)) != VOCABULARY_SIZE:
+        raise PingError(f"{path}: vocabulary_size is {size!r}; it must be {VOCABULARY_SIZE}")
+    for key, kinds, what in (
+        ("rtt_encoding", str, "the name of an encoding"),
+        ("clip_limit_ms", int | float | None, "a number or null"),
+        ("context", dict, "an object"),
+    ):
+        if key in tokens and not isinstance(tokens[key], kinds):
+            raise PingError(f"{path}: {key} is {tokens[key]!r}; it must be {what}")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise PingError(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise PingError(f"{path} must hold a JSON object")
+    return content
+
+
+def _stack(folder: Path | None) -> Path | None:
+    """The stack of a run or an export."""
+    return folder / STACK if folder is not None and (folder / STACK / f"{STACK}.json").is_file() else None
 
 
 def _newest_step(path: Path) -> Path | None:
     if (path / "items").is_dir():
         return path
+    # A fit that went on with all the data (RUN/final) is asked as it ended.
+    if is_export(path / "final" / "export"):
+        path = path / "final"
     found = checkpoint.steps(path / "checkpoints") or checkpoint.steps(path)
     return found[-1] if found else None
 
@@ -104,7 +149,7 @@ def _newest_step(path: Path) -> Path | None:
 def _run_of(step: Path) -> Path | None:
     """The run folder a checkpoint belongs to: the one with run.json or config.yml above it."""
     for folder in list(step.resolve().parents)[:3]:
-        if (folder / "run.json").is_file() or (folder / "config.yml").is_file():
+        if (folder / RUN).is_file() or (folder / "config.yml").is_file():
             return folder
     return None
 
@@ -113,16 +158,14 @@ def _settings(run: Path | None) -> dict[str, Any]:
     """MaxText's configuration of a run, where it was kept."""
     if run is None or not (run / "config.yml").is_file():
         return {}
-    import yaml
-
-    return yaml.safe_load((run / "config.yml").read_text()) or {}
+    return read_yaml(run / "config.yml")
 
 
 def _tokens(run: Path | None) -> dict[str, Any]:
     """The token schema of a run: tokens.json's content."""
     kept: dict[str, Any] = {}
-    if run is not None and (run / "run.json").is_file():
-        kept = json.loads((run / "run.json").read_text())
+    if run is not None and (run / RUN).is_file():
+        kept = _json(run / RUN)
     context = kept.get("context_options") or kept.get("context") or {}
     return token_schema(context)
 
@@ -134,7 +177,7 @@ def token_schema(context: Any = None) -> dict[str, Any]:
     )
     return {
         "format": FORMAT,
-        "vocabulary_size": 272,
+        "vocabulary_size": VOCABULARY_SIZE,
         "rtt_encoding": options.get("rtt_encoding", "compact"),
         "clip_limit_ms": options.get("clip_limit_ms"),
         "context": options,

@@ -198,4 +198,4 @@ class Session:
         names = [output.name for output in self._session.get_outputs()][1:]
         for name, value in zip(names, present, strict=True):
             self._cache[name.replace("present", "past_key_values")] = value
-        return logits
+        return np.asarray(logits)

@@ -11,7 +11,8 @@ def random_tensors(config: ModelConfig, seed: int = 0, scale: float = 1.0) -> Te
     generator = np.random.default_rng(seed)
 
     def matrix(outputs: int, inputs: int, gain: float = 1.0) -> np.ndarray:
-        return (generator.standard_normal((outputs, inputs)) * gain / np.sqrt(inputs)).astype(np.float32)
+        values = generator.standard_normal((outputs, inputs)) * gain / np.sqrt(inputs)
+        return np.asarray(values, np.float32)
 
     width, inner, kv = config.width, config.heads * config.head_dim, config.kv_heads * config.head_dim
     tensors = {

@@ -16,6 +16,10 @@ from ping_llm.model.checkpoint import Tensors
 from ping_llm.model.config import ModelConfig
 
 Params = dict[str, Any]
+#: Keys, values, and log-probabilities of the next token.
+Cached = tuple[jax.Array, jax.Array, jax.Array]
+#: Keys and values of one layer.
+Pair = tuple[jax.Array, jax.Array]
 
 _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
@@ -50,9 +54,10 @@ def prepare(config: ModelConfig, tensors: Tensors) -> Params:
 
 def _layer(params: Params, index: Any) -> Params:
     """The weights of one layer. Indexing inside a scan copies one layer at a time, slicing before it all."""
-    return jax.tree.map(
+    layer: Params = jax.tree.map(
         lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), params["layers"]
     )
+    return layer
 
 
 def _norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
@@ -69,7 +74,9 @@ def _rotate(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
     return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
 
-def _project(config: ModelConfig, layer: Params, x: jax.Array, positions: jax.Array):
+def _project(
+    config: ModelConfig, layer: Params, x: jax.Array, positions: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries grouped by their key head [..., kv, group, dim], keys and values [..., kv, dim]."""
     heads, kv, dim = config.heads, config.kv_heads, config.head_dim
     qkv = _einsum("...e,ef->...f", _norm(x, layer["attention_norm"], config.norm_epsilon), layer["qkv"])
@@ -124,13 +131,15 @@ def _attend_back(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Arra
     )
 
 
-def _packed(config: ModelConfig, params: Params, inputs, positions, segmentation) -> jax.Array:
+def _packed(
+    config: ModelConfig, params: Params, inputs: jax.Array, positions: jax.Array, segmentation: jax.Array
+) -> jax.Array:
     length = inputs.shape[1]
     causal = jnp.tril(jnp.ones((length, length), bool))
     # A padded position attends to the other padding, so that no row of the softmax is empty.
     mask = causal & (segmentation[:, :, None] == segmentation[:, None, :])
 
-    def one(x, layer):
+    def one(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
         query, key, value = _project(config, layer, x, positions)
         return _finish(config, layer, x, _attend(query, key, value, mask)), None
 
@@ -139,23 +148,32 @@ def _packed(config: ModelConfig, params: Params, inputs, positions, segmentation
 
 
 @partial(jax.jit, static_argnums=0)
-def packed_logits(config, params, inputs, positions, segmentation):
+def packed_logits(
+    config: ModelConfig, params: Params, inputs: jax.Array, positions: jax.Array, segmentation: jax.Array
+) -> jax.Array:
     return _packed(config, params, inputs, positions, segmentation)
 
 
 @partial(jax.jit, static_argnums=0)
-def target_log_probabilities(config, params, inputs, targets, positions, segmentation):
+def target_log_probabilities(
+    config: ModelConfig,
+    params: Params,
+    inputs: jax.Array,
+    targets: jax.Array,
+    positions: jax.Array,
+    segmentation: jax.Array,
+) -> jax.Array:
     logits = _packed(config, params, inputs, positions, segmentation)
     chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return jnp.where(segmentation != 0, chosen - jax.nn.logsumexp(logits, axis=-1), 0.0)
 
 
 @partial(jax.jit, static_argnums=(0, 4))
-def prefill(config, params, inputs, lengths, tail):
+def prefill(config: ModelConfig, params: Params, inputs: jax.Array, lengths: jax.Array, tail: int) -> Cached:
     length = inputs.shape[1]
     positions = jnp.arange(length)[None]
 
-    def one(x, index):
+    def one(x: jax.Array, index: jax.Array) -> tuple[jax.Array, Pair]:
         layer = _layer(params, index)
         query, key, value = _project(config, layer, x, positions)
         # Padding stands at the end, where no real position can see it.
@@ -174,17 +192,27 @@ def prefill(config, params, inputs, lengths, tail):
 
 
 @partial(jax.jit, static_argnums=(0, 7, 8))
-def extend(config, params, keys, values, start, inputs, lengths, tail, length):
+def extend(
+    config: ModelConfig,
+    params: Params,
+    keys: jax.Array,
+    values: jax.Array,
+    start: jax.Array,
+    inputs: jax.Array,
+    lengths: jax.Array,
+    tail: int,
+    length: int,
+) -> Cached:
     rows, depth = inputs.shape
     positions = start + jnp.arange(depth)[None]
     mask = jnp.arange(length) <= positions[..., None]
     missing = ((0, 0), (0, length - keys.shape[2]), (0, 0), (0, 0))
 
-    def widened(old, new):
+    def widened(old: jax.Array, new: jax.Array) -> jax.Array:
         old = jnp.broadcast_to(jnp.pad(old[:1], missing), (rows, length, *old.shape[2:]))
         return jax.lax.dynamic_update_slice(old, new, (0, start, 0, 0))
 
-    def one(x, at):
+    def one(x: jax.Array, at: tuple[Params, jax.Array, jax.Array]) -> tuple[jax.Array, Pair]:
         layer, old_key, old_value = at
         query, key, value = _project(config, layer, x, positions)
         key, value = widened(old_key, key), widened(old_value, value)
@@ -197,14 +225,21 @@ def extend(config, params, keys, values, start, inputs, lengths, tail, length):
 
 
 @partial(jax.jit, static_argnums=0)
-def branch(config, params, keys, values, lengths, suffixes):
+def branch(
+    config: ModelConfig,
+    params: Params,
+    keys: jax.Array,
+    values: jax.Array,
+    lengths: jax.Array,
+    suffixes: jax.Array,
+) -> jax.Array:
     rows, depth = suffixes.shape[0], suffixes.shape[2]
     kv, dim = config.kv_heads, config.head_dim
     positions = lengths[:, None, None] + jnp.arange(depth)
     seen = jnp.arange(keys.shape[2]) < lengths[:, None]
     causal = jnp.tril(jnp.ones((depth, depth), bool))
 
-    def one(x, at):
+    def one(x: jax.Array, at: tuple[Params, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         layer, prefix_key, prefix_value = at
         query, key, value = _project(config, layer, x, positions)
         heads = query.transpose(0, 3, 4, 1, 2, 5)  # row, kv, group, way, depth, dim
@@ -225,8 +260,8 @@ def branch(config, params, keys, values, lengths, suffixes):
 
 
 @partial(jax.jit, static_argnums=(2, 3))
-def widen(keys, values, copies, length):
-    def widen(array):
+def widen(keys: jax.Array, values: jax.Array, copies: int, length: int) -> tuple[jax.Array, jax.Array]:
+    def widen(array: jax.Array) -> jax.Array:
         array = jnp.repeat(array[:, :1, :length], copies, axis=1)
         return jnp.pad(array, ((0, 0), (0, 0), (0, length - array.shape[2]), (0, 0), (0, 0)))
 
@@ -234,7 +269,14 @@ def widen(keys, values, copies, length):
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
-def step(config, params, keys, values, position, tokens):
+def step(
+    config: ModelConfig,
+    params: Params,
+    keys: jax.Array,
+    values: jax.Array,
+    position: jax.Array,
+    tokens: jax.Array,
+) -> Cached:
     seen = (jnp.arange(keys.shape[2]) <= position)[None, None]
     positions = jnp.full((tokens.shape[0], 1), position)
     x = params["embedding"][tokens][:, None]

@@ -1,11 +1,13 @@
 """Measurements → probe rows: one command, three engines, the same bytes.
 
 The default engine reads the input through DuckDB and does the rest in compiled kernels. It never holds more
-than a slice or a part a worker, so its memory is bounded at any size of the input, and a killed run goes on
+than a slice or a part per worker, so its memory is bounded at any size of the input, and a killed run goes on
 where it was.
 """
 
-import fcntl
+import json
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -14,13 +16,40 @@ from typing import Any
 
 import numpy as np
 
-from ping_llm.errors import UsageError
+from ping_llm.errors import PingError, UsageError
+from ping_llm.files import write_json
+from ping_llm.locks import only_writer
+from ping_llm.measurements.rules import RULES
 from ping_llm.progress import Progress
-from ping_llm.rows import steps
-from ping_llm.rows.inputs import Scanner
-from ping_llm.rows.options import RowOptions, RunOptions
-from ping_llm.rows.plan import Plan, finished_manifest, load_plan, make_plan
-from ping_llm.rows.spill import RECORD_BYTES, Spill
+from ping_llm.rows import codec
+from ping_llm.rows.inputs import BATCH_ROWS, Scanner
+from ping_llm.rows.manifest import (
+    FORMAT,
+    FORMAT_VERSION,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    RowIndex,
+    file_sha256,
+    fingerprint,
+    open_index,
+    sealed,
+    write_index,
+)
+from ping_llm.rows.plan import (
+    Plan,
+    RowOptions,
+    RunOptions,
+    Split,
+    finished_before,
+    finished_manifest,
+    layout_table,
+    load_plan,
+    make_plan,
+)
+from ping_llm.rows.shard import ShardInfo, ShardWriter, reused
+from ping_llm.rows.sortable import WORDS, from_batch
+from ping_llm.rows.sorting import block_limit, sorted_blocks
+from ping_llm.rows.spill import RECORD_BYTES, Spill, SpillReader, make_spill, open_spill
 
 __all__ = ["RowOptions", "RunOptions", "build", "run_step"]
 
@@ -45,15 +74,18 @@ def build(
       the manifest; of the first split, if there are several.
     """
     options, run, out = options or RowOptions(), run or RunOptions(), Path(out)
-    with _alone(out):
+    manifest = finished_before(inputs, out, options)
+    if manifest is not None:
+        return manifest
+    with only_writer(out, "rows build"):
         plan = make_plan(inputs, out, options, run)
         manifest = finished_manifest(out, options)
         if manifest is not None:
-            steps.clear_up(plan)
+            clear_up(plan)
             return manifest
         _remove_leftovers(plan)
         _engine(run.engine)(plan, run)
-        return steps.finish(plan)
+        return finish(plan)
 
 
 def _engine(name: str) -> Callable[[Plan, RunOptions], None]:
@@ -84,7 +116,7 @@ def run_step(
     if step == "plan":
         plan = make_plan(inputs, out, options, run)
         if finished_manifest(out, options) is not None:
-            steps.clear_up(plan)
+            clear_up(plan)
         return None
     manifest = finished_manifest(out, options)
     if manifest is not None:
@@ -93,19 +125,19 @@ def run_step(
     if step == "scan":
         _scan(plan, run, range(task, len(plan.slices), tasks))
     elif step == "encode":
-        _encode(plan, run, range(task, plan.parts, tasks), steps.open_spills(plan))
+        _encode(plan, run, range(task, plan.parts, tasks), open_spills(plan))
     else:
-        steps.totals_of_spills(plan, steps.open_spills(plan))
-        return steps.finish(plan)
+        totals_of_spills(plan, open_spills(plan))
+        return finish(plan)
     return None
 
 
 def _scan_and_encode(plan: Plan, run: RunOptions) -> None:
-    if steps.is_scanned(plan) and all(steps.is_encoded(plan, part) for part in range(plan.parts)):
+    if is_scanned(plan) and all(is_encoded(plan, part) for part in range(plan.parts)):
         return
     in_memory = plan.rows * RECORD_BYTES <= HELD_FRACTION * run.memory_bytes
     spills = _scan(plan, run, range(len(plan.slices)), in_memory)
-    steps.totals_of_spills(plan, spills)
+    totals_of_spills(plan, spills)
     _encode(plan, run, range(plan.parts), spills)
 
 
@@ -115,7 +147,7 @@ def _scan(plan: Plan, run: RunOptions, numbers: Sequence[int], in_memory: bool =
     spills: dict[int, list[Spill]] = {}
 
     def scan(number: int) -> int:
-        spills[number] = steps.scan_slice(plan, number, scanner, in_memory)
+        spills[number] = scan_slice(plan, number, scanner, in_memory)
         return plan.slice_rows(number)
 
     with Progress("scan", sum(map(plan.slice_rows, numbers)), "measurements") as progress:
@@ -124,13 +156,13 @@ def _scan(plan: Plan, run: RunOptions, numbers: Sequence[int], in_memory: bool =
 
 
 def _encode(plan: Plan, run: RunOptions, parts: Sequence[int], spills: Sequence[Spill]) -> None:
-    sizes = {part: steps.part_measurements(plan, part, spills) for part in parts}
+    sizes = {part: part_measurements(plan, part, spills) for part in parts}
     held = sum(spill.place.nbytes for spill in spills if isinstance(spill.place, np.ndarray))
     share = (run.memory_bytes - held) // run.threads
     # Large parts first, so that no worker starts on one when the others have finished.
     ordered = sorted(parts, key=lambda part: -sizes[part])
     with Progress("encode", sum(sizes.values()), "measurements") as progress:
-        _together(run.threads, ordered, lambda part: steps.encode_part(plan, part, spills, share), progress)
+        _together(run.threads, ordered, lambda part: encode_part(plan, part, spills, share), progress)
 
 
 def _together(workers: int, numbers: Iterable[int], work: Callable[[int], int], progress: Progress) -> None:
@@ -147,27 +179,197 @@ def _together(workers: int, numbers: Iterable[int], work: Callable[[int], int], 
             raise
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Hold the output folder, so that two builds cannot mix in it. The lock ends with the process."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    lock = out.parent / f".{out.name}.lock"
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(
-                f"another build is writing to {out}; wait for it or name another --out"
-            ) from None
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
-
-
 def _remove_leftovers(plan: Plan) -> None:
     """Unfinished files of a killed run."""
     folders = {plan.work, plan.spill_folder, *(plan.out / split.name for split in plan.splits)}
     for folder in folders:
         for leftover in folder.glob(".*.part"):
             leftover.unlink()
+
+
+_TOTALS_FILE = "totals.json"
+
+
+def scan_slice(plan: Plan, number: int, scanner: Scanner, in_memory: bool = False) -> list[Spill]:
+    """Make the spill of a slice, or open its file if that is there. In memory, each batch has its own."""
+    path = plan.spill_path(number)
+    if path.exists():
+        return [open_spill(path)]
+    scratch = reused("batch", BATCH_ROWS * WORDS, np.uint64).reshape(-1, WORDS) if in_memory else None
+    pieces = (from_batch(batch, scratch) for batch in scanner.batches(plan.slices[number]))
+    table, by_probe = layout_table(plan.splits, plan.buckets), plan.options.by_probe
+    with writing(path):
+        if in_memory:
+            spills = [make_spill([piece], table, by_probe, None) for piece in pieces]
+        else:
+            spills = [make_spill(pieces, table, by_probe, path)]
+    expected, found = plan.slice_rows(number), sum(spill.rows_in for spill in spills)
+    if found != expected:
+        path.unlink(missing_ok=True)
+        raise PingError(
+            f"{plan.slices[number][0].file}: {found:,} rows were read where its footer "
+            f"promises {expected:,}; the file changed or is damaged"
+        )
+    return spills
+
+
+def open_spills(plan: Plan) -> list[Spill]:
+    """The spill files of all slices, which must all have been scanned."""
+    missing = [number for number in range(len(plan.slices)) if not plan.spill_path(number).exists()]
+    if missing:
+        raise PingError(
+            f"{len(missing)} of {len(plan.slices)} slices are not scanned yet; run the step `scan`"
+        )
+    return [open_spill(plan.spill_path(number)) for number in range(len(plan.slices))]
+
+
+def part_measurements(plan: Plan, part: int, spills: Sequence[Spill]) -> int:
+    buckets = slice(part * plan.buckets, (part + 1) * plan.buckets)
+    return sum(int(spill.counts[buckets].sum()) for spill in spills)
+
+
+def is_encoded(plan: Plan, part: int) -> bool:
+    """Whether a part's shard is whole: its marker is written after it."""
+    try:
+        marker = json.loads(plan.marker_path(part).read_bytes())
+        return plan.shard_path(part).stat().st_size == marker["bytes"] and plan.index_path(part).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def encode_part(plan: Plan, part: int, spills: Sequence[Spill], memory_bytes: int) -> int:
+    """Make the shard of a part, unless it is there. Returns its number of measurements."""
+    count = part_measurements(plan, part, spills)
+    if is_encoded(plan, part):
+        return count
+    by_probe, limit = plan.options.by_probe, block_limit(memory_bytes)
+    writer = ShardWriter(plan.shard_path(part), plan.options.max_measurements, by_probe)
+    with SpillReader(spills) as reader, writer as shard, writing(plan.shard_path(part)):
+        for bucket in range(part * plan.buckets, (part + 1) * plan.buckets):
+            blocks = reader.read(bucket, limit)
+            for words, order in sorted_blocks(blocks, by_probe, plan.spill_folder, memory_bytes):
+                shard.add(words, order)
+            shard.end_row()  # a row has one hash, so it lies in one bucket
+        info, index = shard.finish()
+    mark_encoded(plan, part, info, index)
+    return count
+
+
+def mark_encoded(plan: Plan, part: int, info: ShardInfo, index: RowIndex) -> None:
+    """Leave the index and the marker of a part whose shard is published."""
+    with writing(plan.index_path(part)):
+        write_index(plan.index_path(part), [index])
+        write_json(plan.marker_path(part), info.as_dict())
+
+
+def write_totals(plan: Plan, rejected: np.ndarray, measurements: int, content: int) -> None:
+    """Keep what the scan found, to be compared with what the shards hold."""
+    totals = {
+        "rejected": {str(rule): int(n) for rule, n in zip(RULES, rejected, strict=True) if n},
+        "measurements": measurements,
+        "content": content,
+    }
+    with writing(plan.work / _TOTALS_FILE):
+        write_json(plan.work / _TOTALS_FILE, totals)
+
+
+def totals_of_spills(plan: Plan, spills: Sequence[Spill]) -> None:
+    rejected = sum((spill.rejected for spill in spills), np.zeros(len(RULES), np.int64))
+    content = sum(int(spill.contents.sum(dtype=np.uint64)) for spill in spills) % 2**64
+    write_totals(plan, rejected, sum(spill.measurements for spill in spills), content)
+
+
+def is_scanned(plan: Plan) -> bool:
+    """Whether the totals of the scan are known."""
+    return (plan.work / _TOTALS_FILE).exists()
+
+
+def finish(plan: Plan) -> dict[str, Any]:
+    """Check that nothing is lost, write index and manifest of every split, and clear up.
+
+    Returns:
+      the manifest; of the first split, if there are several.
+    """
+    missing = [part for part in range(plan.parts) if not is_encoded(plan, part)]
+    if missing:
+        raise PingError(f"{len(missing)} of {plan.parts} parts are not encoded yet; run the step `encode`")
+    totals = json.loads((plan.work / _TOTALS_FILE).read_bytes())
+    markers = [json.loads(plan.marker_path(part).read_bytes()) for part in range(plan.parts)]
+    _check_accounts(plan, totals, markers)
+    with writing(plan.out / MANIFEST_FILE):
+        manifests = [_finish_split(plan, split, markers, totals) for split in plan.splits]
+        for split, manifest in zip(plan.splits, manifests, strict=True):
+            write_json(plan.out / split.name / MANIFEST_FILE, manifest)
+    clear_up(plan)
+    return manifests[0]
+
+
+def _check_accounts(plan: Plan, totals: dict[str, Any], markers: list[dict[str, Any]]) -> None:
+    """Rows in = measurements out + rejected, and what came out is what went in, to the last bit."""
+    written = sum(marker["measurements"] for marker in markers)
+    rejected = sum(totals["rejected"].values())
+    content = sum(int(marker["content"], 16) for marker in markers) % 2**64
+    if plan.rows != written + rejected or written != totals["measurements"] or content != totals["content"]:
+        raise PingError(
+            f"the accounts of {plan.out} do not add up: {plan.rows:,} rows in, {rejected:,} rejected, "
+            f"{totals['measurements']:,} scanned, {written:,} written; remove {plan.work} and run again"
+        )
+
+
+def _finish_split(
+    plan: Plan, split: Split, markers: list[dict[str, Any]], totals: dict[str, Any]
+) -> dict[str, Any]:
+    parts = range(split.first_part, split.first_part + split.parts)
+    folder = plan.out / split.name
+    write_index(folder / INDEX_FILE, [open_index(plan.index_path(part)) for part in parts])
+    index_checksum = file_sha256(folder / INDEX_FILE)
+    shards = [markers[part] for part in parts]
+    measurements = sum(shard["measurements"] for shard in shards)
+    rows = sum(shard["rows"] for shard in shards)
+    manifest = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "fingerprint": fingerprint(
+            plan.options.as_dict(), [shard["sha256"] for shard in shards], index_checksum
+        ),
+        "options": plan.options.as_dict(),
+        "split": split.name or None,
+        "schema": codec.ROW_SCHEMA.serialize().to_pybytes().hex(),
+        "source": plan.source,
+        "counts": {
+            "in": plan.rows,
+            "rejected": totals["rejected"],
+            "other_splits": totals["measurements"] - measurements,
+            "measurements": measurements,
+            "rows": rows,
+        },
+        "shards": shards,
+        "index": {
+            "file": INDEX_FILE,
+            "rows": rows,
+            "bytes": (folder / INDEX_FILE).stat().st_size,
+            "sha256": index_checksum,
+        },
+    }
+    return sealed(manifest)
+
+
+def clear_up(plan: Plan) -> None:
+    """Remove what only the build needed. The plan goes last: without it the rest would be a stranger's."""
+    if plan.spill_folder != plan.work:
+        shutil.rmtree(plan.spill_folder, ignore_errors=True)
+    shutil.rmtree(plan.work, ignore_errors=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say which file could not be written, and how much room its disk has."""
+    try:
+        yield
+    except OSError as error:
+        room = os.statvfs(path.parent)
+        free = room.f_bavail * room.f_frsize / 1e6
+        raise PingError(
+            f"cannot write {path}: {error.strerror or error} ({free:,.0f} MB free on that disk); "
+            "make room and run the same command again: finished parts are kept"
+        ) from error

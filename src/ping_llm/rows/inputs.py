@@ -4,22 +4,23 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from glob import glob, has_magic
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ping_llm.errors import PingError, UsageError
-from ping_llm.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from ping_llm.errors import PingError
+from ping_llm.measurements.parquet import measurement_files
+from ping_llm.measurements.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from ping_llm.paths import sql_path
 
 #: Rows of an Arrow batch: 35 MB of text and numbers. Large, because addresses repeat within a batch.
 BATCH_ROWS = 1 << 18
 
 
 @dataclass(frozen=True)
-class InputFile:
+class MeasurementFile:
     """A Parquet file, by what its footer says."""
 
     path: Path
@@ -38,36 +39,12 @@ class Range:
     end: int
 
 
-def find_files(places: Sequence[str | Path]) -> list[InputFile]:
+def find_files(places: Sequence[str | Path]) -> list[MeasurementFile]:
     """Files, folders (searched in depth, Hive partitions included) and globs, each file once."""
-    found: dict[Path, None] = {}
-    for place in places:
-        for file in _files_at(str(place)):
-            found[file.resolve()] = None
-    return [_read_footer(path) for path in sorted(found)]
+    return [_read_footer(path) for path in sorted({file.resolve() for file in measurement_files(places)})]
 
 
-def _files_at(place: str) -> list[Path]:
-    path = Path(place)
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        # rejects/ beside the days of an ingested table holds what is not a measurement.
-        found = [
-            file
-            for file in path.rglob("*.parquet")
-            if not file.name.startswith((".", "_")) and file.parent.name != "rejects"
-        ]
-    elif has_magic(place):
-        found = [Path(name) for name in glob(place, recursive=True) if Path(name).is_file()]  # noqa: PTH207
-    else:
-        raise UsageError(f"{place} does not exist; give Parquet files, folders or globs of them")
-    if not found:
-        raise UsageError(f"{place} has no Parquet files; `ping-llm ingest` makes them from raw results")
-    return found
-
-
-def _read_footer(path: Path) -> InputFile:
+def _read_footer(path: Path) -> MeasurementFile:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -76,19 +53,19 @@ def _read_footer(path: Path) -> InputFile:
             file.seek(max(0, size - 8 - int.from_bytes(tail[:4], "little")))
             digest = hashlib.sha256(file.read()).hexdigest()
         metadata = pq.read_metadata(path)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeError) as error:
         raise PingError(f"cannot read {path} as Parquet: {str(error).splitlines()[0]}") from error
     groups = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-    return InputFile(path, size, metadata.num_rows, groups, digest)
+    return MeasurementFile(path, size, metadata.num_rows, groups, digest)
 
 
-def source_fingerprint(files: Sequence[InputFile]) -> str:
+def source_fingerprint(files: Sequence[MeasurementFile]) -> str:
     """Names the input, whatever the names, places and order of its files."""
     digests = sorted(f"{file.digest}:{file.bytes}" for file in files)
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def cut(files: Sequence[InputFile], slice_rows: int) -> list[list[Range]]:
+def cut(files: Sequence[MeasurementFile], slice_rows: int) -> list[list[Range]]:
     """Slices of about `slice_rows`: whole row groups where they are not larger than that."""
     slices: list[list[Range]] = []
     current: list[Range] = []
@@ -114,7 +91,7 @@ def cut(files: Sequence[InputFile], slice_rows: int) -> list[list[Range]]:
 
 
 class Scanner:
-    """Reads ranges of files through DuckDB, one thread a call; several threads may call at once."""
+    """Reads ranges of files through DuckDB, one thread per call; several threads may call at once."""
 
     def __init__(self, memory_bytes: int):
         self._database = duckdb.connect(
@@ -130,9 +107,8 @@ class Scanner:
     def batches(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         """The rows of the ranges in one form: event_time in µs, addresses as text, rtt, integers."""
         for piece in ranges:
-            name = "'" + str(piece.file).replace("'", "''") + "'"
             query = (
-                f"{select(piece.file)} FROM read_parquet({name}, file_row_number = true, "
+                f"{select(piece.file)} FROM read_parquet({sql_path(piece.file)}, file_row_number = true, "
                 f"hive_partitioning = false) "
                 f"WHERE file_row_number >= {piece.begin} AND file_row_number < {piece.end}"
             )

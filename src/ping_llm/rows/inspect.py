@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ping_llm import addresses
+from ping_llm.measurements import addresses
+from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.rows import MAX_CONTEXTS_PER_ROW, MEASUREMENTS_PER_CONTEXT
 from ping_llm.rows.store import RowStore
-from ping_llm.schema import NO_REPLY
 
 LENGTHS = (512, 1024, 2048)
 _LARGEST = 10
@@ -22,7 +23,6 @@ _PACKED_TOGETHER = 256  # sequences
 # (role and bytes), the RTT (3), the time (2 to 5: 3.5). The source is said once, the first time in full (9).
 _IPV4_TOKENS = 1 + 5 + 3 + 3.5
 _IPV6_TOKENS = 1 + 17 + 3 + 3.5
-_MEASUREMENTS_PER_CONTEXT, _MAX_CONTEXTS = 30, 16
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _padding(counts: np.ndarray, ipv4: np.ndarray, length: int) -> Padding:
         return Padding(length, 0.0, 0.0)
     per = np.where(ipv4, _IPV4_TOKENS, _IPV6_TOKENS)
     tokens = np.minimum(np.where(ipv4, 5, 17) + 5.5 + per * counts, length)
-    contexts = np.minimum(-(-counts // _MEASUREMENTS_PER_CONTEXT), _MAX_CONTEXTS)
+    contexts = np.minimum(-(-counts // MEASUREMENTS_PER_CONTEXT), MAX_CONTEXTS_PER_ROW)
     alone = 1 - (tokens * contexts).sum() / (contexts.sum() * length)
     rng = np.random.default_rng(0)
     sample = rng.choice(tokens, min(_PACKING_SAMPLE, int(contexts.sum())), p=contexts / contexts.sum())

@@ -1,12 +1,16 @@
-"""manifest.json: what a folder of probe rows is made of, written last, so that its presence means "whole"."""
+"""What lies beside the shards: `manifest.json`, and the index of every row's source, times and length."""
 
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from ping_llm.errors import PingError
+from ping_llm.files import whole_file
 
 FORMAT = "ping-llm probe rows"
 FORMAT_VERSION = 1
@@ -43,7 +47,7 @@ def load_manifest(directory: Path) -> dict[str, Any]:
     """Read and check manifest.json.
 
     Raises:
-      PingError: no manifest, or not one of this version.
+      PingError: no manifest, not one of this version, or one that was changed after it was written.
     """
     path = directory / MANIFEST_FILE
     try:
@@ -59,7 +63,19 @@ def load_manifest(directory: Path) -> dict[str, Any]:
             f"{path} has format version {manifest.get('version')}, this program reads {FORMAT_VERSION}; "
             "build the rows again"
         )
+    # Folders of the first builds have no checksum.
+    if "checksum" in manifest and not _is_sealed(manifest):
+        raise PingError(
+            f"{path} was changed after it was written (its checksum differs); build the rows again"
+        )
     return manifest
+
+
+def _is_sealed(manifest: dict[str, Any]) -> bool:
+    try:
+        return sealed(manifest) == manifest
+    except ValueError:  # NaN, which no manifest holds
+        return False
 
 
 def _missing(directory: Path) -> str:
@@ -72,3 +88,79 @@ def _missing(directory: Path) -> str:
         f"{directory} has no {MANIFEST_FILE}: it is not a finished folder of probe rows; "
         "run its `ping-llm rows build` again"
     )
+
+
+MAGIC = b"PINGROWS-INDEX-1"
+HEADER_BYTES = 64
+FLAG_IPV4 = 1
+
+# Widest first, so that every array is aligned.
+COLUMNS: tuple[tuple[str, np.dtype], ...] = (
+    ("first_time", np.dtype("<i8")),
+    ("last_time", np.dtype("<i8")),
+    ("src", np.dtype((np.uint8, 16))),
+    ("counts", np.dtype("<i4")),
+    ("flags", np.dtype("u1")),
+)
+ROW_BYTES = sum(kind.itemsize for _, kind in COLUMNS)
+
+
+@dataclass(frozen=True)
+class RowIndex:
+    """Arrays of one value per row, in the order of the records."""
+
+    first_time: np.ndarray  # int64, microseconds
+    last_time: np.ndarray  # int64
+    src: np.ndarray  # uint8 [R, 16]
+    counts: np.ndarray  # int32, measurements
+    flags: np.ndarray  # uint8, bit 0: IPv4
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def ipv4(self) -> np.ndarray:
+        return (self.flags & FLAG_IPV4).astype(bool)
+
+
+def open_index(path: Path, sha256: str | None = None) -> RowIndex:
+    """Map an index file.
+
+    Args:
+      sha256: what its checksum must be. Without it only the header is read.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+        size = path.stat().st_size
+    except OSError as error:
+        raise PingError(f"cannot read the row index {path}: {error}; build the rows again") from error
+    rows = int.from_bytes(header[16:24], "little")
+    if header[:16] != MAGIC or size != HEADER_BYTES + rows * ROW_BYTES:
+        raise PingError(f"{path} is not a whole row index (version 1); build the rows again")
+    arrays = {}
+    start = HEADER_BYTES
+    mapped = np.memmap(path, np.uint8, "r")
+    if sha256 is not None and hashlib.sha256(mapped).hexdigest() != sha256:
+        raise PingError(f"{path} is damaged (its checksum differs from the manifest's); build the rows again")
+    for name, kind in COLUMNS:
+        end = start + rows * kind.itemsize
+        base = kind.base if kind.subdtype else kind
+        arrays[name] = mapped[start:end].view(base).reshape((rows, *kind.shape))
+        start = end
+    return RowIndex(**arrays)
+
+
+def write_index(path: Path, pieces: Sequence[RowIndex]) -> None:
+    """Write the rows of all pieces, in order, as one whole file. Pieces may be mapped: they are streamed."""
+    with whole_file(path) as aside, aside.open("wb") as file:
+        _write(file, pieces)
+
+
+def _write(file: BinaryIO, pieces: Sequence[RowIndex]) -> None:
+    rows = sum(map(len, pieces))
+    file.write((MAGIC + rows.to_bytes(8, "little")).ljust(HEADER_BYTES, b"\0"))
+    for name, kind in COLUMNS:
+        base = kind.base if kind.subdtype else kind
+        for piece in pieces:
+            file.write(np.ascontiguousarray(getattr(piece, name), base).tobytes())

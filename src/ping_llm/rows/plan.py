@@ -1,4 +1,6 @@
-"""The plan of a build, fixed before it starts and kept beside it, so that whoever continues does the same.
+"""What a build will do: its options, the layout of splits and parts, and the plan.
+
+The plan is fixed before the build starts and kept beside it, so that whoever continues does the same.
 
 A build has two steps. *Scan*: each slice of the input becomes a spill file. *Encode*: each part becomes a
 shard. Slices and parts are independent of each other, so any number of threads, tasks or hosts can share
@@ -7,17 +9,153 @@ them, and each leaves a file that says it is done.
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_json
-from ping_llm.rows.inputs import InputFile, Range, cut, find_files, source_fingerprint
-from ping_llm.rows.keys import Split, layout
+from ping_llm.locks import LOCK_FILE
+from ping_llm.rows import codec
+from ping_llm.rows.inputs import MeasurementFile, Range, cut, find_files, source_fingerprint
 from ping_llm.rows.manifest import MANIFEST_FILE, shard_name
-from ping_llm.rows.options import RowOptions, RunOptions
+
+ENGINES = ("duckdb", "reference", "spark")
+GROUPINGS = ("src_addr", "probe_id")
+_SPLIT_NAMES = {1: ("train",), 2: ("train", "val"), 3: ("train", "val", "test")}
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """The same input and the same RowOptions give the same bytes."""
+
+    max_row_mib: int = 8
+    group_by: str = "src_addr"
+    split: str | None = None  # such as "probe:0.9,0.1"
+
+    def __post_init__(self) -> None:
+        if self.group_by not in GROUPINGS:
+            raise UsageError(f"--group-by must be {' or '.join(GROUPINGS)}, not {self.group_by!r}")
+        if not 1 <= self.max_row_mib <= 1024:
+            raise UsageError(f"--max-row-mib must be from 1 to 1024, not {self.max_row_mib}")
+        self.fractions()
+
+    @property
+    def by_probe(self) -> bool:
+        return self.group_by == "probe_id"
+
+    @property
+    def max_measurements(self) -> int:
+        """The most measurements that a row can hold."""
+        return codec.max_measurements(self.max_row_mib << 20)
+
+    def fractions(self) -> list[tuple[str, float]]:
+        """(sub-folder, fraction) of each split; one without a name when there is no split."""
+        if self.split is None:
+            return [("", 1.0)]
+        kind, _, numbers = self.split.partition(":")
+        try:
+            values = [float(number) for number in numbers.split(",")]
+        except ValueError:
+            values = []
+        if kind != "probe" or not values or min(values) <= 0 or abs(sum(values) - 1) > 1e-9:
+            raise UsageError(
+                f"--split {self.split!r} must be probe: and fractions that add up to 1, such as probe:0.9,0.1"
+            )
+        names = _SPLIT_NAMES.get(len(values)) or tuple(f"split-{i}" for i in range(len(values)))
+        return list(zip(names, values, strict=True))
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run: none of these changes a byte of the result."""
+
+    engine: str = "duckdb"
+    workers: int = 0  # 0: one per core
+    memory_limit: str = "4GB"
+    temp: Path | None = None  # None: below the output folder
+    spark_master: str | None = None  # None: what spark-submit or the environment says, else local-cluster
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise UsageError(f"--engine must be one of {', '.join(ENGINES)}, not {self.engine!r}")
+        if self.workers < 0:
+            raise UsageError(f"--workers must be at least 0, not {self.workers}")
+        if self.memory_bytes < 256 * 10**6:
+            raise UsageError(f"--memory-limit {self.memory_limit} must be at least 256MB")
+
+    @property
+    def threads(self) -> int:
+        return self.workers or len(os.sched_getaffinity(0))
+
+    @property
+    def memory_bytes(self) -> int:
+        return parse_bytes(self.memory_limit)
+
+
+def parse_bytes(text: str) -> int:
+    """'4GB', '512 MiB' → bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B)\s*", text.upper())
+    if not match:
+        raise UsageError(f"{text!r} is not an amount of memory; write it like 4GB or 512MiB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+#: A part of this many measurements sorts within 400 MB and makes a shard of about 300 MB.
+PART_MEASUREMENTS = 1 << 22
+#: Small inputs are cut too, down to this size and up to this many parts: workers need something to share.
+SMALL_PART_MEASUREMENTS = 1 << 18
+SMALL_PARTS = 16
+
+
+def parts_for(measurements: int) -> int:
+    """The number of parts: a function of the input's size alone, never of workers or memory."""
+    small = min(SMALL_PARTS, -(-measurements // SMALL_PART_MEASUREMENTS))
+    return max(1, small, -(-measurements // PART_MEASUREMENTS))
+
+
+@dataclass(frozen=True)
+class Split:
+    """A sub-folder, which owns the keys whose hash has its upper 32 bits in [begin, end)."""
+
+    name: str
+    begin: int
+    end: int
+    parts: int
+    first_part: int
+
+    def contains(self, part: int) -> bool:
+        return self.first_part <= part < self.first_part + self.parts
+
+
+def layout(options: RowOptions, measurements: int) -> list[Split]:
+    """The splits with their parts. Parts are numbered through all splits."""
+    splits: list[Split] = []
+    cumulative, begin, first_part = 0.0, 0, 0
+    fractions = options.fractions()
+    for place, (name, fraction) in enumerate(fractions):
+        cumulative += fraction
+        end = 1 << 32 if place == len(fractions) - 1 else round(cumulative * (1 << 32))
+        parts = parts_for(int(measurements * fraction))
+        splits.append(Split(name, begin, end, parts, first_part))
+        begin, first_part = end, first_part + parts
+    return splits
+
+
+def layout_table(splits: list[Split], buckets: int = 1) -> np.ndarray:
+    """The layout for `part_of`: uint64 [splits, 4] of begin, end, parts, first part, with every part cut into
+    `buckets` of consecutive hashes."""
+    return np.array([[s.begin, s.end, s.parts * buckets, s.first_part * buckets] for s in splits], np.uint64)
+
 
 WORK_FOLDER = ".build"
 _PLAN_FILE = "plan.json"
@@ -102,6 +240,9 @@ def make_plan(inputs: Sequence[str | Path], out: Path, options: RowOptions, run:
         _refuse_other(out, {"source": plan.source, "options": plan.options.as_dict()}, source, options)
         return plan
     work.mkdir(parents=True, exist_ok=True)
+    if finished_manifest(out, options) is None:
+        for path in _manifests(out):  # they say that files are there which are gone or damaged
+            path.unlink()
     spill_folder = work
     if run.temp is not None:
         # Named after the output too: two builds of one input may share a temporary folder.
@@ -137,11 +278,49 @@ def load_plan(out: Path) -> Plan:
 
 
 def finished_manifest(out: Path, options: RowOptions) -> dict[str, Any] | None:
-    """The manifest of a finished build: that of its first split, if it has splits."""
+    """The manifest of a finished build: that of its first split, if it has splits.
+
+    Finished means that every file of every manifest is there, with the size it should have.
+    """
     folders = [out / name for name, _ in options.fractions()]
-    if not all((folder / MANIFEST_FILE).exists() for folder in folders):
+    manifests = [_read(folder / MANIFEST_FILE) for folder in folders]
+    whole = all(
+        manifest is not None and _is_whole(folder, manifest)
+        for folder, manifest in zip(folders, manifests, strict=True)
+    )
+    return manifests[0] if whole else None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads(path.read_bytes())
+    except (OSError, ValueError):
         return None
-    return json.loads((folders[0] / MANIFEST_FILE).read_bytes())
+    return manifest if isinstance(manifest, dict) else None
+
+
+def _is_whole(folder: Path, manifest: dict[str, Any]) -> bool:
+    try:
+        return all(
+            (folder / entry["file"]).stat().st_size == entry["bytes"]
+            for entry in (*manifest["shards"], manifest["index"])
+        )
+    except (OSError, KeyError, TypeError):
+        return False
+
+
+def finished_before(inputs: Sequence[str | Path], out: Path, options: RowOptions) -> dict[str, Any] | None:
+    """The manifest if this very build is finished and cleared up; nothing is written.
+
+    Raises:
+      UsageError: the folder belongs to another input or other options.
+    """
+    if (out / WORK_FOLDER).exists():
+        return None
+    manifest = finished_manifest(out, options)
+    if manifest is not None:
+        check_free(out, _describe(find_files(inputs)), options)
+    return manifest
 
 
 def check_free(out: Path, source: dict[str, Any], options: RowOptions) -> None:
@@ -150,17 +329,33 @@ def check_free(out: Path, source: dict[str, Any], options: RowOptions) -> None:
         return
     if not out.is_dir():
         raise UsageError(f"{out} is not a folder; name another with --out")
-    for path in (out / MANIFEST_FILE, *out.glob(f"*/{MANIFEST_FILE}")):
-        if path.exists():
-            _refuse_other(out, json.loads(path.read_bytes()), source, options)
+    own = {WORK_FOLDER, LOCK_FILE}
+    for path in _manifests(out):
+        manifest = _read(path)
+        if manifest is None:
+            raise UsageError(f"{path} cannot be read; remove {out} or name another folder with --out")
+        _refuse_other(out, manifest, source, options)
+        own |= {MANIFEST_FILE, *_files_of(manifest)} if path.parent == out else set()
+        own |= {name for name, _ in options.fractions()}
     if (out / WORK_FOLDER / _PLAN_FILE).exists():
         return
-    strangers = [entry.name for entry in os.scandir(out) if entry.name != WORK_FOLDER]
+    strangers = [entry.name for entry in os.scandir(out) if entry.name not in own]
     if strangers and finished_manifest(out, options) is None:
         raise UsageError(f"{out} holds other files ({min(strangers)}, …); name an empty folder with --out")
 
 
-def _describe(files: Sequence[InputFile]) -> dict[str, Any]:
+def _manifests(out: Path) -> list[Path]:
+    return [path for path in (out / MANIFEST_FILE, *out.glob(f"*/{MANIFEST_FILE}")) if path.exists()]
+
+
+def _files_of(manifest: dict[str, Any]) -> set[str]:
+    try:
+        return {entry["file"] for entry in (*manifest["shards"], manifest["index"])}
+    except (KeyError, TypeError):
+        return set()
+
+
+def _describe(files: Sequence[MeasurementFile]) -> dict[str, Any]:
     return {
         "fingerprint": source_fingerprint(files),
         "files": len(files),

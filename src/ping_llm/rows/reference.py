@@ -13,20 +13,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from ping_llm import addresses
 from ping_llm.files import whole_file
-from ping_llm.rows import steps
+from ping_llm.hashing import MASK, mix_int
+from ping_llm.measurements import addresses
+from ping_llm.measurements.rules import RULES
+from ping_llm.measurements.schema import (
+    END_TIME_US,
+    MAX_PACKET_ERRORS,
+    MAX_RTT_MS,
+    MAX_SIZE,
+    NO_REPLY,
+    Reject,
+)
+from ping_llm.rows.build import mark_encoded, write_totals
 from ping_llm.rows.codec import ROW_SCHEMA
-from ping_llm.rows.index import FLAG_IPV4, RowIndex
 from ping_llm.rows.inputs import Range
-from ping_llm.rows.manifest import file_sha256
-from ping_llm.rows.options import RunOptions
-from ping_llm.rows.plan import Plan
+from ping_llm.rows.manifest import FLAG_IPV4, RowIndex, file_sha256
+from ping_llm.rows.plan import Plan, RunOptions
 from ping_llm.rows.shard import WRITER_OPTIONS, ShardInfo
-from ping_llm.rows.sortable import RULES
-from ping_llm.schema import END_TIME_US, MAX_PACKET_ERRORS, MAX_RTT_MS, MAX_SIZE, NO_REPLY, Reject
-
-_MASK = 2**64 - 1
 
 
 class Ping(NamedTuple):
@@ -64,9 +68,7 @@ def encode_all(plan: Plan, run: RunOptions) -> None:
     for part in range(plan.parts):
         _write_shard(plan, part, by_part[part])
     everything = [ping for pings in by_key.values() for ping in pings]
-    steps.write_totals(
-        plan, np.array([rejected[rule] for rule in RULES]), len(everything), _content(everything)
-    )
+    write_totals(plan, np.array([rejected[rule] for rule in RULES]), len(everything), _content(everything))
 
 
 def _records(piece: Range) -> Iterator[dict[str, Any]]:
@@ -124,22 +126,15 @@ def _number(record: dict[str, Any], name: str) -> int:
     return -1 if value is None else value
 
 
-def mix(value: int) -> int:
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
-
-
 def sort_key(ping: Ping, by_probe: bool) -> tuple[int, int, bytes]:
     """(hash, probe, source): what a row is, and where it stands among the rows."""
     high, low = int.from_bytes(ping.src[:8], "big"), int.from_bytes(ping.src[8:], "big")
-    by_source = mix((mix(high) + low) & _MASK)
+    by_source = mix_int((mix_int(high) + low) & MASK)
     if not by_probe:
         return by_source, 0, ping.src
     if ping.probe_id < 0:
         return by_source, 0, ping.src
-    return mix(ping.probe_id + 1), ping.probe_id + 1, ping.src
+    return mix_int(ping.probe_id + 1), ping.probe_id + 1, ping.src
 
 
 def part_of(hashed: int, plan: Plan) -> int:
@@ -169,7 +164,7 @@ def encode(pings: list[Ping]) -> bytes:
 
 
 def _content(pings: list[Ping]) -> int:
-    """The sum that the compiled engines keep; see keys.content."""
+    """The sum that the compiled engines keep; see sortable.content."""
     total = 0
     for ping in pings:
         bits = int(np.float64(ping.rtt).view(np.uint64))
@@ -179,13 +174,13 @@ def _content(pings: list[Ping]) -> int:
             ping.time,
             int.from_bytes(ping.dst[:8], "big"),
             int.from_bytes(ping.dst[8:], "big"),
-            bits ^ _MASK if bits >> 63 else bits | 1 << 63,
+            bits ^ MASK if bits >> 63 else bits | 1 << 63,
             ping.msm_id + 1,
             ping.probe_id + 1,
             (ping.size + 1) << 32 | (ping.packet_error_count + 1),
         )
-        total += mix(sum(word * (mix(place) | 1) for place, word in enumerate(words)) & _MASK)
-    return total & _MASK
+        total += mix_int(sum(word * (mix_int(place) | 1) for place, word in enumerate(words)) & MASK)
+    return total & MASK
 
 
 def _write_shard(plan: Plan, part: int, rows: list[list[Ping]]) -> None:
@@ -212,4 +207,4 @@ def _write_shard(plan: Plan, part: int, rows: list[list[Ping]]) -> None:
         np.array([len(row) for row in rows], np.int32),
         np.where(addresses.is_ipv4(sources), FLAG_IPV4, 0).astype(np.uint8),
     )
-    steps.mark_encoded(plan, part, info, index)
+    mark_encoded(plan, part, info, index)

@@ -1,6 +1,9 @@
 """Sorted measurements → one whole shard, with its index and its counts."""
 
+import hashlib
 import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -10,12 +13,10 @@ import numpy as np
 
 from ping_llm.compiled import kernel
 from ping_llm.files import publish
+from ping_llm.measurements.address_kernels import is_ipv4_words
 from ping_llm.rows import codec, riegeli
-from ping_llm.rows.codec import HEADER_WORDS, put_header
-from ping_llm.rows.index import FLAG_IPV4, RowIndex
-from ping_llm.rows.keys import content
-from ping_llm.rows.output import Output
-from ping_llm.rows.scratch import reused
+from ping_llm.rows.codec import begin_record, put_measurement
+from ping_llm.rows.manifest import FLAG_IPV4, RowIndex
 from ping_llm.rows.sortable import (
     DST_HIGH,
     DST_LOW,
@@ -27,9 +28,60 @@ from ping_llm.rows.sortable import (
     SRC_LOW,
     TIME,
     WORDS,
-    is_mapped,
+    content,
     rtt_bits,
 )
+
+_local = threading.local()
+
+
+def reused(name: str, size: int, kind: type[np.generic]) -> np.ndarray:
+    """An array of this thread, with what was left in it. Valid until the same name is asked for again."""
+    arrays = _local.__dict__
+    if name not in arrays or len(arrays[name]) < size or arrays[name].dtype != kind:
+        arrays[name] = np.empty(size + size // 4, kind)
+    return arrays[name][:size]
+
+
+class Output:
+    """Write pieces made in `buffer`, then `close`. An error of the disk is raised by the next call."""
+
+    def __init__(self, path: Path):
+        self._file = path.open("wb", buffering=0)
+        self._digest = hashlib.sha256()
+        self._thread = ThreadPoolExecutor(1, "output")
+        self._pending: list[Future[None]] = []
+        self._turn = 0
+
+    def buffer(self, size: int) -> np.ndarray:
+        """Bytes to fill for the next `write`: one of two; the other may be on its way out."""
+        self._wait(1)
+        self._turn ^= 1
+        return reused(f"output {self._turn}", size, np.uint8)
+
+    def write(self, piece: bytes | np.ndarray) -> None:
+        self._wait(1)
+        self._pending.append(self._thread.submit(self._put, piece))
+
+    def close(self) -> str:
+        """Wait until all is written, and close. Returns the checksum of the file."""
+        try:
+            self._wait(0)
+        finally:
+            self._thread.shutdown()
+            self._file.close()
+        return self._digest.hexdigest()
+
+    def _wait(self, left: int) -> None:
+        while len(self._pending) > left:
+            self._pending.pop(0).result()
+
+    def _put(self, piece: bytes | np.ndarray) -> None:
+        view = memoryview(piece).cast("B")
+        self._digest.update(view)
+        while len(view):
+            view = view[self._file.write(view) :]
+
 
 #: What makes ArrayRecord's own writer write the same: one record can be read without its neighbours.
 WRITER_OPTIONS = "group_size:1,uncompressed"
@@ -233,30 +285,26 @@ def _encode(
         begin = starts[row]
         count = starts[row + 1] - begin
         at = ends[row]
-        put_header(out, at, count)
         head = order[begin]
         src[row, 0] = _swapped(words[head, SRC_HIGH])
         src[row, 1] = _swapped(words[head, SRC_LOW])
-        out[at + HEADER_WORDS] = np.int64(src[row, 0])
-        out[at + HEADER_WORDS + 1] = np.int64(src[row, 1])
         counts[row] = count
-        flags[row] = FLAG_IPV4 if is_mapped(words[head, SRC_HIGH], words[head, SRC_LOW]) else 0
+        flags[row] = FLAG_IPV4 if is_ipv4_words(words[head, SRC_HIGH], words[head, SRC_LOW]) else 0
         first_time[row] = np.int64(words[head, TIME])
         last_time[row] = np.int64(words[order[begin + count - 1], TIME])
-        body = at + HEADER_WORDS + codec._FIXED_WORDS
-        half = (count + 1) // 2
-        sizes = body + 6 * count
-        out[sizes + half - 1] = 0
-        out[sizes + 2 * half - 1] = 0
+        body = begin_record(out, at, count, np.int64(src[row, 0]), np.int64(src[row, 1]))
         for i in range(count):
             one = order[begin + i]
             total[0] += content(words, one)
-            out[body + i] = np.int64(words[one, TIME])
-            out[body + count + 2 * i] = np.int64(_swapped(words[one, DST_HIGH]))
-            out[body + count + 2 * i + 1] = np.int64(_swapped(words[one, DST_LOW]))
-            out[body + 3 * count + i] = np.int64(rtt_bits(words[one, RTT]))
-            out[body + 4 * count + i] = np.int64(words[one, MSM_ID]) - 1
-            out[body + 5 * count + i] = np.int64(words[one, PROBE_ID]) - 1
             both = words[one, SIZE_ERRORS]
-            out32[2 * sizes + i] = np.int32(np.int64(both >> np.uint64(32)) - 1)
-            out32[2 * (sizes + half) + i] = np.int32(np.int64(both & np.uint64(0xFFFFFFFF)) - 1)
+            put_measurement(
+                out, out32, body, count, i,
+                np.int64(words[one, TIME]),
+                np.int64(_swapped(words[one, DST_HIGH])),
+                np.int64(_swapped(words[one, DST_LOW])),
+                np.int64(rtt_bits(words[one, RTT])),
+                np.int64(words[one, MSM_ID]) - 1,
+                np.int64(words[one, PROBE_ID]) - 1,
+                np.int32(np.int64(both >> np.uint64(32)) - 1),
+                np.int32(np.int64(both & np.uint64(0xFFFFFFFF)) - 1),
+            )  # fmt: skip

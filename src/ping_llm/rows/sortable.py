@@ -11,27 +11,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ping_llm.address_kernels import pack_texts
 from ping_llm.compiled import kernel
-from ping_llm.schema import END_TIME_US, MAX_PACKET_ERRORS, MAX_RTT_MS, MAX_SIZE, NO_REPLY, Reject
+from ping_llm.hashing import GOLDEN, mix_int, mix_one
+from ping_llm.measurements.address_kernels import is_ipv4_words, pack_texts
+from ping_llm.measurements.rules import RULES
+from ping_llm.measurements.schema import (
+    END_TIME_US,
+    MAX_PACKET_ERRORS,
+    MAX_RTT_MS,
+    MAX_SIZE,
+    NO_REPLY,
+)
 
 WORDS = 9
 SRC_HIGH, SRC_LOW, TIME, DST_HIGH, DST_LOW, RTT, MSM_ID, PROBE_ID, SIZE_ERRORS = range(WORDS)
-
-#: The rules in the order in which they are tried: a measurement counts under the first that it breaks.
-RULES = (
-    Reject.MISSING_TIME,
-    Reject.BAD_TIME,
-    Reject.MISSING_SOURCE,
-    Reject.BAD_SOURCE,
-    Reject.MISSING_DESTINATION,
-    Reject.BAD_DESTINATION,
-    Reject.MIXED_VERSIONS,
-    Reject.WRONG_VERSION,
-    Reject.MISSING_RTT,
-    Reject.BAD_RTT,
-    Reject.BAD_FIELD,
-)
 
 # Stand-ins for null. Both break a rule by themselves, so that no valid value is taken for a missing one.
 _NO_TIME = -(2**63)
@@ -41,7 +34,6 @@ BAD, GOOD, MISSING = range(3)
 _SEEN_BITS = 17
 _SEEN = 1 << _SEEN_BITS
 _SIGN = np.uint64(1 << 63)
-_MAPPED = np.uint64(0x0000FFFF)  # bytes 8 to 11 of an IPv4-mapped address
 
 
 @dataclass(frozen=True)
@@ -136,10 +128,10 @@ def _pack_words(data, offsets, seen, words, status):
             hashed = size
             at = start
             while at + eight < end:
-                hashed = (hashed ^ _eight(data, at)) * np.uint64(0x9E3779B97F4A7C15)
+                hashed = (hashed ^ _eight(data, at)) * GOLDEN
                 hashed ^= hashed >> np.uint64(32)
                 at += eight
-            hashed = (hashed ^ _eight(data, end - eight)) * np.uint64(0x9E3779B97F4A7C15)
+            hashed = (hashed ^ _eight(data, end - eight)) * GOLDEN
             slot = np.int64(hashed >> np.uint64(64 - _SEEN_BITS))
             other = seen[slot]
             if other >= 0 and _same_text(data, start, end, np.uint64(offsets[other]), offsets[other + 1]):
@@ -176,12 +168,6 @@ def _same_text(data, start, end, other, other_end):
 
 
 @kernel
-def is_mapped(high, low):
-    """Whether two words are an IPv4 address."""
-    return high == 0 and low >> np.uint64(32) == _MAPPED
-
-
-@kernel
 def rtt_word(rtt):
     """Order-preserving: negative values have all bits turned, others only the sign."""
     bits = np.float64(rtt).view(np.uint64)
@@ -201,7 +187,7 @@ def _fill(
     kept = 0
     for i in range(len(time)):
         rule = -1
-        four = is_mapped(src[i, 0], src[i, 1])
+        four = is_ipv4_words(src[i, 0], src[i, 1])
         if time[i] == _NO_TIME:
             rule = 0
         elif time[i] < 0 or time[i] >= END_TIME_US:
@@ -214,7 +200,7 @@ def _fill(
             rule = 4
         elif dst_status[i] == BAD:
             rule = 5
-        elif four != is_mapped(dst[i, 0], dst[i, 1]):
+        elif four != is_ipv4_words(dst[i, 0], dst[i, 1]):
             rule = 6
         elif version[i] != -1 and version[i] != (4 if four else 6):
             rule = 7
@@ -241,3 +227,41 @@ def _fill(
         words[kept, 8] = np.uint64(((size[i] + 1) << 32) | (errors[i] + 1))
         kept += 1
     return kept
+
+
+@kernel
+def hash_source(high, low):
+    """Hash of 16 packed bytes, given as two big-endian words."""
+    return mix_one(mix_one(high) + low)
+
+
+@kernel
+def hash_key(words, row, by_probe):
+    """Hash of a measurement's key. By probe, a measurement without a probe counts by its source."""
+    if by_probe and words[row, PROBE_ID] != 0:
+        return mix_one(words[row, PROBE_ID])
+    return hash_source(words[row, SRC_HIGH], words[row, SRC_LOW])
+
+
+@kernel
+def part_of(hashed, table):
+    """The part of a hash. The last split takes what is left, so there always is one."""
+    upper = hashed >> np.uint64(32)
+    split = 0
+    while upper >= table[split, 1]:
+        split += 1
+    begin, end, parts = table[split, 0], table[split, 1], table[split, 2]
+    return np.int64(table[split, 3] + (upper - begin) * parts // (end - begin))
+
+
+#: mix(0) | 1, mix(1) | 1, …: odd, so that no change of one word is lost.
+_FACTORS = np.array([mix_int(value) | 1 for value in range(WORDS)], np.uint64)
+
+
+@kernel
+def content(words, row):
+    """A hash of a whole measurement. Its sums (mod 2^64) tell whether two sets of measurements are equal."""
+    value = np.uint64(0)
+    for word in range(WORDS):
+        value += words[row, word] * _FACTORS[word]
+    return mix_one(value)

@@ -21,13 +21,12 @@ import pyarrow as pa
 
 from ping_llm.compiled import kernel
 from ping_llm.errors import PingError
-from ping_llm.rows import steps
+from ping_llm.measurements.rules import RULES
+from ping_llm.rows.build import is_encoded, mark_encoded, write_totals
 from ping_llm.rows.inputs import Scanner
-from ping_llm.rows.keys import hash_key, layout_table, part_of
-from ping_llm.rows.options import RunOptions
-from ping_llm.rows.plan import Plan, load_plan
+from ping_llm.rows.plan import Plan, RunOptions, layout_table, load_plan
 from ping_llm.rows.shard import ShardWriter
-from ping_llm.rows.sortable import PROBE_ID, RULES, WORDS, Sortable, from_batch
+from ping_llm.rows.sortable import PROBE_ID, WORDS, Sortable, from_batch, hash_key, part_of
 from ping_llm.rows.spill import add_content
 
 _KEY_WORDS = WORDS + 2  # hash, probe (or 0), then the measurement
@@ -58,7 +57,7 @@ def encode_all(plan: Plan, run: RunOptions) -> None:
     content = sum(int.from_bytes(row.content, "little") for row in done) % 2**64
     rejected = sum((np.frombuffer(row.rejected, np.int64) for row in done), np.zeros(len(RULES), np.int64))
     _write_empty_shards(plan)
-    steps.write_totals(plan, rejected, sum(row.measurements for row in done), content)
+    write_totals(plan, rejected, sum(row.measurements for row in done), content)
 
 
 def _session(run: RunOptions) -> tuple[Any, bool]:
@@ -77,7 +76,7 @@ def _session(run: RunOptions) -> tuple[Any, bool]:
     builder = SparkSession.builder.appName("ping-llm rows")
     if run.spark_master:
         builder = builder.master(run.spark_master)
-    # Ten thousand measurements a batch, about 1 MB, is Spark's default; larger ones cost it less.
+    # Ten thousand measurements per batch, about 1 MB, is Spark's default; larger ones cost it less.
     builder = builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", 1 << 16)
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.sql.adaptive.enabled", "false")
@@ -178,13 +177,13 @@ def _open(plan: Plan, part: int) -> ShardWriter:
 def _publish(plan: Plan, part: int, writer: ShardWriter) -> None:
     info, index = writer.finish()
     writer.__exit__(None, None, None)
-    steps.mark_encoded(plan, part, info, index)
+    mark_encoded(plan, part, info, index)
 
 
 def _write_empty_shards(plan: Plan) -> None:
     """Parts that no measurement fell into have a shard too."""
     for part in range(plan.parts):
-        if not steps.is_encoded(plan, part):
+        if not is_encoded(plan, part):
             _publish(plan, part, _open(plan, part))
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from ping_llm.compiled import kernel
 from ping_llm.errors import PingError
-from ping_llm.rows.keys import content, hash_key, part_of
-from ping_llm.rows.sortable import RULES, WORDS, Sortable
+from ping_llm.measurements.rules import RULES
+from ping_llm.rows.sortable import WORDS, Sortable, content, hash_key, part_of
 
 MAGIC = int.from_bytes(b"PINGSPL1", "little")
 RECORD_BYTES = 8 * WORDS

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ping_llm import addresses
 from ping_llm.compiled import kernel
 from ping_llm.errors import PingError
+from ping_llm.measurements import addresses
+from ping_llm.measurements.schema import END_TIME_US, MAX_PACKET_ERRORS, MAX_RTT_MS, MAX_SIZE, NO_REPLY
 from ping_llm.progress import Progress
 from ping_llm.rows.block import RowBlock
 from ping_llm.rows.codec import record_bytes
-from ping_llm.rows.keys import content, hash_key, layout, layout_table, part_of
 from ping_llm.rows.manifest import (
     MANIFEST_FILE,
     file_sha256,
@@ -22,10 +22,9 @@ from ping_llm.rows.manifest import (
     manifest_bytes,
     sealed,
 )
-from ping_llm.rows.options import RowOptions
-from ping_llm.rows.sortable import PROBE_ID, SRC_HIGH, SRC_LOW, WORDS, rtt_word
+from ping_llm.rows.plan import RowOptions, layout, layout_table
+from ping_llm.rows.sortable import PROBE_ID, SRC_HIGH, SRC_LOW, WORDS, content, hash_key, part_of, rtt_word
 from ping_llm.rows.store import RowStore
-from ping_llm.schema import END_TIME_US, MAX_PACKET_ERRORS, MAX_RTT_MS, MAX_SIZE, NO_REPLY
 
 _BLOCK_BYTES = 32 << 20
 _MAX_PROBLEMS = 20  # a shard: what matters is which, not every row of it
@@ -94,7 +93,7 @@ def _problems_of_files(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
     if not whole:
         return
     try:
-        store = RowStore(folder)
+        store = RowStore(folder, check=False)
     except PingError as error:
         yield str(error)
         return

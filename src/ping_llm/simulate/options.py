@@ -1,11 +1,21 @@
-"""What a world is made from: seed, sizes and shares. Every default is here."""
+"""What decides a world: its options, with every default, and its random streams.
+
+Randomness is counter-based: a number is a pure function of (seed, stream, index). So a measurement does not
+depend on which block, thread or restart drew it. NumPy's generators would tie the bytes to their order of use
+and, for the distributions, to NumPy's version.
+"""
 
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
+from enum import IntEnum
 from typing import Any
 
+import numpy as np
+
+from ping_llm.compiled import kernel
 from ping_llm.errors import UsageError
-from ping_llm.schema import END_TIME, MIN_TIME
+from ping_llm.hashing import GOLDEN, finalize, finalize_one
+from ping_llm.measurements.schema import END_TIME, MIN_TIME
 
 #: Changes whenever the same options would give other bytes: an old world.json is then refused.
 WORLD_VERSION = 2
@@ -86,3 +96,71 @@ def default_probes(measurements: int) -> int:
 def _check(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise UsageError(f"--{name} is a number from {low:,} to {high:,}, not {value:,}.")
+
+
+_ODD = np.uint64(0xC2B2AE3D27D4EB4F)
+_SHIFT11 = np.uint64(11)
+
+
+class Stream(IntEnum):
+    """What a random number is for. Numbers are part of the world's version: never reuse one."""
+
+    AS_PLACE = 1
+    AS_PREFIX = 2
+    AS_ACCESS = 3
+    AS_CONGESTION = 4
+    SITE_PLACE = 5
+    PROBE_ACCESS = 6
+    PROBE_DELAY = 7
+    PROBE_JITTER = 8
+    PROBE_COUNT = 9
+    PROBE_INTERFACE = 10
+    PROBE_INTERVAL = 11
+    PROBE_START = 12
+    TARGET_FAILURE = 13
+    TARGET_HOUR = 14
+    TARGET_DELAY = 15
+    TARGET_INTERFACE = 16
+    TARGET_SIZE = 17
+    SLOT_TARGET = 18
+    SLOT_PHASE = 19
+    TIME_JITTER = 20
+    PAIR_INFLATION = 21
+    PAIR_DETOUR = 22
+    ROUTE_LENGTH = 23
+    ROUTE_OFFSET = 24
+    ROUTE_CHANGE = 25
+    FAILURE = 26
+    COMPONENT = 27
+    JITTER = 28
+    PACKET_LOSS = 29
+    TARGET_RANK = 30
+
+
+def stream_key(seed: int, stream: Stream) -> np.uint64:
+    values = np.array([seed], np.uint64)
+    return finalize(finalize(values + GOLDEN) + np.array([int(stream)], np.uint64) * _ODD)[0]
+
+
+@kernel
+def bits_at(key, first, second):
+    """64 random bits of a key and two counters, in kernels."""
+    return finalize_one(finalize_one(key + np.uint64(first) * GOLDEN) + np.uint64(second) * _ODD)
+
+
+@kernel
+def uniform_at(key, first, second):
+    """A number strictly between 0 and 1, of a key and two counters, in kernels."""
+    return (np.float64(bits_at(key, first, second) >> _SHIFT11) + 0.5) * 2.0**-53
+
+
+def bits(seed: int, stream: Stream, first: np.ndarray, second: np.ndarray | int = 0) -> np.ndarray:
+    """The same bits as `bits_at`, for arrays."""
+    key = np.array([stream_key(seed, stream)])
+    inner = finalize(key + np.asarray(first).astype(np.uint64) * GOLDEN)
+    return finalize(inner + np.atleast_1d(np.asarray(second)).astype(np.uint64) * _ODD)
+
+
+def uniform(seed: int, stream: Stream, first: np.ndarray, second: np.ndarray | int = 0) -> np.ndarray:
+    """The same numbers as `uniform_at`, for arrays."""
+    return ((bits(seed, stream, first, second) >> _SHIFT11).astype(np.float64) + 0.5) * 2.0**-53

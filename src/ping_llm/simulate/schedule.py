@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ping_llm.compiled import kernel
-from ping_llm.simulate.options import WorldOptions
-from ping_llm.simulate.randomness import Stream, bits_at, stream_key, uniform, uniform_at
+from ping_llm.simulate.options import Stream, WorldOptions, bits_at, stream_key, uniform, uniform_at
 from ping_llm.simulate.topology import allocate, normal_pair
 
 DAY = 86_400

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ping_llm import addresses, files
+from ping_llm import files
 from ping_llm.errors import PingError
-from ping_llm.simulate.latency import Latency
-from ping_llm.simulate.options import WORLD_VERSION, WorldOptions
-from ping_llm.simulate.randomness import Stream, stream_key, uniform
+from ping_llm.measurements import addresses
+from ping_llm.simulate.latency import Latency, Truth
+from ping_llm.simulate.options import WORLD_VERSION, Stream, WorldOptions, stream_key, uniform
 from ping_llm.simulate.schedule import Schedule, make_schedule, survey
 from ping_llm.simulate.topology import (
     Ases,
@@ -24,7 +24,6 @@ from ping_llm.simulate.topology import (
     packed_addresses,
     spread_evenly,
 )
-from ping_llm.simulate.truth import Truth
 
 WORLD_FILE = "world.json"
 
@@ -127,7 +126,7 @@ class World:
 def read_options(folder: Path) -> WorldOptions:
     path = folder / WORLD_FILE
     try:
-        saved = json.loads(path.read_text())
+        saved = json.loads(path.read_bytes())
         version, options = saved["version"], WorldOptions(**saved["options"])
     except FileNotFoundError:
         raise PingError(f"{path} is not there: {folder} does not hold a simulated world.") from None

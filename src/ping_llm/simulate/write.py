@@ -1,4 +1,4 @@
-"""Writes a world's measurements: Parquet, sorted by time, one file a day (date=YYYY-MM-DD/part-0.parquet).
+"""Writes a world's measurements: Parquet, sorted by time, one file per day (date=YYYY-MM-DD/part-0.parquet).
 
 A slice of up to half a million measurements is in memory at a time; otherwise memory grows with the number of
 probes (about 150 bytes each), not of measurements.
@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ping_llm import addresses, files
+from ping_llm import files
 from ping_llm.errors import UsageError
+from ping_llm.measurements import addresses
+from ping_llm.measurements.schema import MEASUREMENTS
 from ping_llm.progress import Progress
-from ping_llm.schema import MEASUREMENTS
 from ping_llm.simulate.latency import draw, order_by_time
 from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.schedule import fill
@@ -51,7 +52,7 @@ def simulate(out: Path, options: WorldOptions) -> World:
 
 
 def _parquet(path: Path) -> pq.ParquetWriter:
-    # zstd 1 needs 13 bytes a measurement, snappy 18 in a sixth less time. Times and RTTs hardly repeat.
+    # zstd 1 needs 13 bytes per measurement, snappy 18 in a sixth less time. Times and RTTs hardly repeat.
     repeating = [name for name in MEASUREMENTS.names if name not in ("event_time", "rtt")]
     return pq.ParquetWriter(
         path, MEASUREMENTS, compression="zstd", compression_level=1, use_dictionary=repeating

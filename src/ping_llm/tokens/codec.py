@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from ping_llm.compiled import kernel
+from ping_llm.measurements.address_kernels import is_ipv4_bytes
 from ping_llm.tokens.rtt import (
     COMPACT_LARGEST,
     LOG_LAST_OCTAVE,
@@ -52,18 +53,9 @@ def put_number(out, position, value, count):
 
 
 @kernel
-def is_mapped(packed):
-    """Whether 16 packed bytes are an IPv4 address."""
-    for index in range(10):
-        if packed[index] != 0:
-            return False
-    return packed[10] == 255 and packed[11] == 255
-
-
-@kernel
 def put_address(out, position, role_ipv4, role_ipv6, packed, known_bytes):
     """A whole address (known_bytes 0), or its first 1..3 (IPv4) or 1..15 (IPv6) bytes and PREFIX_END."""
-    if is_mapped(packed):
+    if is_ipv4_bytes(packed):
         role, first, count = role_ipv4, 12, 4
     else:
         role, first, count = role_ipv6, 0, 16
@@ -82,7 +74,7 @@ def put_address(out, position, role_ipv4, role_ipv6, packed, known_bytes):
 
 @kernel
 def put_unnamed_source(out, position, ipv4):
-    """`addresses.unnamed`, which tells nothing of a source."""
+    """`addresses.unnamed`: a source that is not named."""
     out[position] = SRC_IPV4 if ipv4 else SRC_IPV6
     out[position + 1] = BYTE0
     out[position + 2] = PREFIX_END
@@ -93,7 +85,7 @@ def put_unnamed_source(out, position, ipv4):
 def address_length(packed, known_bytes):
     if known_bytes:
         return known_bytes + 2
-    return 5 if is_mapped(packed) else 17
+    return 5 if is_ipv4_bytes(packed) else 17
 
 
 @kernel

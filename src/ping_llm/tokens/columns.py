@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ping_llm.addresses import is_ipv4
 from ping_llm.compiled import kernel
+from ping_llm.measurements.addresses import is_ipv4
 from ping_llm.tokens import codec
 from ping_llm.tokens.rtt import RttEncoding, rtt_encoding
 from ping_llm.tokens.statement import EncodeError, Statement

@@ -9,31 +9,21 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ping_llm.addresses import MAPPED_PREFIX
+from ping_llm.measurements.addresses import MAPPED_PREFIX
 from ping_llm.tokens import vocab
 from ping_llm.tokens.rtt import RttEncoding, rtt_encoding
-from ping_llm.tokens.vocab import BYTE0, LEAST_FIELDS, Field
+from ping_llm.tokens.vocab import BYTE0, FIELD_OF_ROLE, LEAST_FIELDS, Field
 
 _START = vocab.PAD  # no token of the context yet: only MEASUREMENT may come
 _BETWEEN = vocab.MEASUREMENT  # all begun fields are whole
 
-_ROLES = {
-    Field.SRC: (vocab.SRC_IPV4, vocab.SRC_IPV6),
-    Field.DST: (vocab.DST_IPV4, vocab.DST_IPV6),
-    Field.TIME: (vocab.TIME_ABS, vocab.TIME_DELTA1, vocab.TIME_DELTA4),
-    Field.RESULT: (vocab.RTT, vocab.FAILED),
-    Field.SIZE: (vocab.SIZE,),
-    Field.ERRORS: (vocab.ERRORS,),
-    Field.MSM_ID: (vocab.MSM_ID,),
-}
-_FIELD_OF_ROLE = {role: stated for stated, roles in _ROLES.items() for role in roles}
 _DELTAS = (vocab.TIME_DELTA1, vocab.TIME_DELTA4)
 _ADDRESS_BYTES = {vocab.SRC_IPV4: 4, vocab.SRC_IPV6: 16, vocab.DST_IPV4: 4, vocab.DST_IPV6: 16}
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """A place in a context. Begin with Grammar(), go on with `after`; a place never changes.
+    """A position in a context: Grammar() is the first, `after` gives the next. Immutable.
 
     Attributes:
       encoding: the RTT encoding, which decides how many bytes an RTT has and which are possible.
@@ -63,7 +53,7 @@ class Grammar:
         if self._role == _START:
             mask[vocab.MEASUREMENT] = True
         elif self._role == _BETWEEN:
-            for role, stated in _FIELD_OF_ROLE.items():
+            for role, stated in FIELD_OF_ROLE.items():
                 mask[role] = stated in self.fields and stated not in self._stated
             if self.previous_seconds is None:
                 mask[list(_DELTAS)] = False
@@ -90,7 +80,7 @@ class Grammar:
             return self._end_field()
         if token < BYTE0:
             begun = replace(
-                self, _stated=self._stated | {_FIELD_OF_ROLE[token]}, _role=int(token), _written=b""
+                self, _stated=self._stated | {FIELD_OF_ROLE[token]}, _role=int(token), _written=b""
             )
             return begun._end_field() if token == vocab.FAILED else begun
         grown = replace(self, _written=self._written + bytes([token - BYTE0]))

@@ -7,43 +7,116 @@
     Result      ::= RTT byte{k}  |  FAILED
     Size ::= SIZE byte{2}   Errors ::= ERRORS byte   MsmId ::= MSM_ID byte{8}
 
-It takes about 20 µs to encode a measurement and 80 to decode one: plenty for questions and tests. Contexts
+It takes about 20 µs to encode a measurement and 80 to decode one: enough for questions and tests. Contexts
 for training come from the compiled blocks of codec.py, a hundred times as fast.
 """
 
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from enum import IntEnum
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ping_llm.addresses import MAPPED_PREFIX, Prefix
-from ping_llm.schema import NO_REPLY
+from ping_llm.errors import PingError
+from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix
+from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.tokens import vocab
-from ping_llm.tokens.problems import DecodeError, Problem
 from ping_llm.tokens.rtt import RttEncoding, rtt_encoding
 from ping_llm.tokens.statement import Statement, check
-from ping_llm.tokens.vocab import BYTE0, LEAST_FIELDS, Field
+from ping_llm.tokens.vocab import (
+    BYTE0,
+    FIELD_OF_ROLE,
+    LEAST_FIELDS,
+    VOCABULARY_SIZE,
+    Field,
+    starts_field,
+    token_name,
+)
 
-#: (field, bytes of its address) of each address role.
-_ADDRESS_ROLES = {
-    vocab.SRC_IPV4: (Field.SRC, 4),
-    vocab.SRC_IPV6: (Field.SRC, 16),
-    vocab.DST_IPV4: (Field.DST, 4),
-    vocab.DST_IPV6: (Field.DST, 16),
-}
-_FIELD_OF_ROLE = {
-    **{role: field for role, (field, _) in _ADDRESS_ROLES.items()},
-    vocab.TIME_ABS: Field.TIME,
-    vocab.TIME_DELTA1: Field.TIME,
-    vocab.TIME_DELTA4: Field.TIME,
-    vocab.RTT: Field.RESULT,
-    vocab.FAILED: Field.RESULT,
-    vocab.SIZE: Field.SIZE,
-    vocab.ERRORS: Field.ERRORS,
-    vocab.MSM_ID: Field.MSM_ID,
-}
+
+class Problem(IntEnum):
+    """Every way in which a token can be wrong. A Problem's number is its code in the compiled decoder."""
+
+    NOT_AN_ID = 1  # below 0, above 271, or no integer at all
+    PADDING = 2  # PAD is never inside a context
+    NO_MEASUREMENT = 3  # a context begins with MEASUREMENT
+    RESERVED = 4  # THROUGHPUT has no meaning yet
+    STRAY_BYTE = 5  # a byte where a field should begin
+    STRAY_PREFIX_END = 6  # outside an address, or after none of its bytes
+    MISSING_BYTE = 7  # another role before the field has its bytes
+    REPEATED_FIELD = 8  # two Srcs, Dsts, Times or Results in one measurement
+    TOO_FEW_FIELDS = 9  # a measurement of fewer than two fields
+    TRUNCATED = 10  # the sequence ends inside a field
+    NO_EARLIER_TIME = 11  # a delta, and no time before it in the context
+    OUT_OF_RANGE = 12  # with this byte, the number is larger than any of its kind
+    MAPPED_ADDRESS = 13  # with this byte, an IPv6 role holds an IPv4 address
+
+
+class DecodeError(PingError):
+    """The first token that no continuation could make right.
+
+    Attributes:
+      position: its index; the length of the sequence if that ends too early.
+      problem: what is wrong with it.
+      reason: the same as a sentence.
+    """
+
+    def __init__(self, problem: Problem, ids: Sequence[Any] | np.ndarray, position: int):
+        self.problem, self.position = problem, position
+        self.reason = _reason(problem, ids, position)
+        super().__init__(f"token {position}: {self.reason}")
+
+
+def _reason(problem: Problem, ids: Sequence[Any] | np.ndarray, position: int) -> str:
+    if problem == Problem.NOT_AN_ID:
+        return f"{ids[position]} is not a token id: ids are whole numbers from 0 to {VOCABULARY_SIZE - 1}"
+    token = _name(ids[position]) if position < len(ids) else "the end"
+    field, written = _field_before(ids, position)
+    match problem:
+        case Problem.PADDING:
+            return "PAD inside a context: only what follows a context is padded"
+        case Problem.NO_MEASUREMENT:
+            return f"a context begins with MEASUREMENT, not with {token}"
+        case Problem.RESERVED:
+            return "THROUGHPUT is reserved: no measurement has it yet"
+        case Problem.STRAY_BYTE:
+            return f"{token} after the last byte of {field}: a role is due"
+        case Problem.STRAY_PREFIX_END:
+            return f"PREFIX_END after {written} bytes of {field}: it ends an address of at least one byte"
+        case Problem.MISSING_BYTE:
+            return f"{token} after {written} bytes of {field}: more bytes are due"
+        case Problem.REPEATED_FIELD:
+            return f"{token}, but this measurement already has that field"
+        case Problem.TOO_FEW_FIELDS:
+            return f"{token} after fewer than two fields of a measurement"
+        case Problem.TRUNCATED:
+            return f"the sequence ends after {written} bytes of {field}"
+        case Problem.NO_EARLIER_TIME:
+            return f"{token}, but no measurement before it in this context has a time"
+        case Problem.OUT_OF_RANGE:
+            return f"{token} as byte {written} of {field} makes a number that is too large for it"
+        case Problem.MAPPED_ADDRESS:
+            return (
+                f"{token} as byte {written} of {field} makes an IPv4 address: it belongs under the IPv4 role"
+            )
+
+
+def _name(token: int) -> str:
+    return f"the byte {token_name(token)}" if token >= BYTE0 else token_name(token)
+
+
+def _field_before(ids: Sequence[Any] | np.ndarray, position: int) -> tuple[str, int]:
+    """The last role before a position, and how many tokens lie between."""
+    for index in range(position - 1, -1, -1):
+        if ids[index] >= 0 and starts_field(ids[index]):
+            return token_name(ids[index]), position - index - 1
+    return "nothing", 0
+
+
+#: Bytes of the address of each address role.
+_ADDRESS_BYTES = {vocab.SRC_IPV4: 4, vocab.SRC_IPV6: 16, vocab.DST_IPV4: 4, vocab.DST_IPV6: 16}
 
 
 def encode(statements: Iterable[Statement], encoding: RttEncoding | None = None) -> list[int]:
@@ -76,9 +149,9 @@ def _encode_field(
     value: Any = statement.value(field)
     match field:
         case Field.SRC:
-            return encode_address(vocab.SRC_IPV4, vocab.SRC_IPV6, value)
+            return encode_address(Field.SRC, value)
         case Field.DST:
-            return encode_address(vocab.DST_IPV4, vocab.DST_IPV6, value)
+            return encode_address(Field.DST, value)
         case Field.TIME:
             return encode_time(value, previous_seconds)
         case Field.RESULT:
@@ -91,7 +164,8 @@ def _encode_field(
             return [vocab.MSM_ID, *_bytes(value, 8)]
 
 
-def encode_address(role_ipv4: int, role_ipv6: int, address: Prefix) -> list[int]:
+def encode_address(field: Field, address: Prefix) -> list[int]:
+    role_ipv4, role_ipv6 = vocab.ROLES[field]
     role = role_ipv4 if address.version == 4 else role_ipv6
     known = [BYTE0 + byte for byte in address.known_bytes]
     return [role, *known] if address.is_whole else [role, *known, vocab.PREFIX_END]
@@ -166,11 +240,11 @@ class _Decoder:
             self._fail(Problem.STRAY_BYTE)
         if role == vocab.PREFIX_END:
             self._fail(Problem.STRAY_PREFIX_END)
-        if _FIELD_OF_ROLE[role] in stated:
+        if FIELD_OF_ROLE[role] in stated:
             self._fail(Problem.REPEATED_FIELD)
         if role in (vocab.TIME_DELTA1, vocab.TIME_DELTA4) and self._seconds is None:
             self._fail(Problem.NO_EARLIER_TIME)
-        return _FIELD_OF_ROLE[role]
+        return FIELD_OF_ROLE[role]
 
     def _read_field(self, field: Field, statement: Statement) -> Statement:
         role = self._peek()
@@ -196,7 +270,7 @@ class _Decoder:
                 return replace(statement, msm_id=self._number(8, vocab.LARGEST_MSM_ID))
 
     def _address(self, role: int) -> Prefix:
-        _, count = _ADDRESS_ROLES[role]
+        count = _ADDRESS_BYTES[role]
         known = b""
         while len(known) < count:
             if known and self._position < len(self._ids) and self._peek() == vocab.PREFIX_END:

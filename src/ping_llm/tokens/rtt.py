@@ -26,9 +26,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from ping_llm.schema import MAX_RTT_MS
+from ping_llm.measurements.schema import MAX_RTT_MS
 
-#: 16 µs a step. In a typical dump p99 is 343 ms and about one reply in a thousand is above a second.
+#: 16 µs per step. In a typical dump p99 is 343 ms and about one reply in a thousand is above a second.
 DEFAULT_CLIP_LIMIT_MS = 1000.0
 
 MICROS_LARGEST = 2**48 - 1  # below 2^51, u / 1000 * 1000 rounds back to u in doubles
@@ -94,7 +94,7 @@ class RttEncoding(ABC):
     def edges_table(self) -> np.ndarray:
         """All edges of a two-byte encoding: float64 [largest_code + 2], the last one infinity."""
         if self.bytes > 2:
-            raise ValueError(f"{self.name} has 2^{8 * self.bytes} codes: ask for single bins with edges()")
+            raise ValueError(f"{self.name} has 2^{8 * self.bytes} codes: use edges() for single bins")
         return np.array([*map(self.lower_edge, range(self.largest_code + 1)), np.inf])
 
     def to_bytes(self, code: int) -> builtins.bytes:
@@ -243,7 +243,7 @@ def log_thresholds() -> np.ndarray:
 
 @dataclass(frozen=True)
 class Log(_OfMicros):
-    """A log scale with 2816 codes an octave: code c stands for 4096 · (2^(c / 2816) - 1) µs.
+    """A log scale with 2816 codes per octave: code c stands for 4096 · (2^(c / 2816) - 1) µs.
 
     Exact on every machine: u + 4096, shifted to 36 bits, is compared with integer thresholds.
     """

@@ -1,4 +1,4 @@
-"""Measurements beside their tokens, for people and for programs."""
+"""Measurements with their tokens, as text and as JSON."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,13 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ping_llm.addresses import pack_one
-from ping_llm.errors import PingError, UsageError
-from ping_llm.schema import NO_REPLY, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from ping_llm.errors import PingError
+from ping_llm.measurements.addresses import pack_one, parse_prefix
+from ping_llm.measurements.parquet import measurement_files
+from ping_llm.measurements.schema import NO_REPLY, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from ping_llm.paths import literal
 from ping_llm.tokens import reference, vocab
 from ping_llm.tokens.rtt import RttEncoding
 from ping_llm.tokens.statement import EncodeError, Statement, check, whole
-from ping_llm.tokens.vocab import BYTE0, DEFAULT_FIELDS, Field, token_name
+from ping_llm.tokens.vocab import BYTE0, DEFAULT_FIELDS, Field, starts_field, token_name
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Shown:
 
 
 def show_context(context: Sequence[Statement], encoding: RttEncoding) -> list[Shown]:
-    """Encode a context, decode it again, and lay both side by side."""
+    """Encode a context and decode it again."""
     written: list[list[int]] = []
     previous_times: list[int | None] = []
     previous = None
@@ -97,7 +99,7 @@ def _split(ids: Sequence[int]) -> Iterator[list[int]]:
     """Cut a measurement before each role."""
     part: list[int] = []
     for token in ids:
-        if token < BYTE0 and token != vocab.PREFIX_END and part:
+        if starts_field(token) and part:
             yield part
             part = []
         part.append(token)
@@ -162,7 +164,7 @@ def read_contexts(place: Path, count: int, order: Sequence[Field] = DEFAULT_FIEL
 
 
 def _read_statements(place: Path, count: int, order: tuple[Field, ...]) -> Iterator[Statement]:
-    for path in _parquet_files(place):
+    for path in measurement_files([place]):
         row = 0
         for batch in _batches(path, min(count, 1024)):
             for values in batch.to_pylist():
@@ -173,23 +175,9 @@ def _read_statements(place: Path, count: int, order: tuple[Field, ...]) -> Itera
                 row += 1
 
 
-def _parquet_files(place: Path) -> list[Path]:
-    if place.is_file():
-        return [place]
-    if not place.is_dir():
-        raise UsageError(f"{place} does not exist: give a Parquet file of measurements, or a folder of them")
-    # rejects/ beside an ingested table holds what is not a measurement.
-    found = sorted(
-        path for path in place.rglob("*.parquet") if "rejects" not in path.relative_to(place).parts
-    )
-    if not found:
-        raise UsageError(f"{place} has no Parquet files: `ping-llm simulate` or `ping-llm ingest` makes some")
-    return found
-
-
 def _batches(path: Path, size: int) -> Iterator[pa.RecordBatch]:
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(literal(path))
     except (OSError, pa.ArrowException) as error:
         raise PingError(f"cannot read {path} as Parquet: {str(error).splitlines()[0]}") from error
     missing = [name for name in REQUIRED_COLUMNS if name not in file.schema_arrow.names]
@@ -229,3 +217,55 @@ def _statement(values: dict[str, Any], order: tuple[Field, ...], path: Path, row
 
 def _known(value: int | None) -> int | None:
     return None if value is None or value == -1 else value
+
+
+_NOON = int(datetime(2024, 5, 1, 12, tzinfo=UTC).timestamp())
+_SRC, _DST, _TIME, _RESULT = DEFAULT_FIELDS
+
+
+def _state(order: tuple[Field, ...], src: str, dst: str, seconds: int, rtt: float, **more: int) -> Statement:
+    return Statement(order, parse_prefix(src), parse_prefix(dst), seconds, rtt, **more)
+
+
+def examples() -> list[tuple[str, list[Statement]]]:
+    """Titled contexts. Addresses are those set aside for documentation."""
+    probe, target = "192.0.2.1", "198.51.100.7"
+    return [
+        (
+            "the source is stated once; times are absolute, then deltas; fields come in any order",
+            [
+                _state((_SRC, _DST, _TIME, _RESULT), probe, target, _NOON, 12.345),
+                _state((_DST, _TIME, _RESULT), probe, target, _NOON + 60, 302_281.66),
+                _state((_RESULT, _DST, _TIME), probe, "203.0.113.9", _NOON + 3660, -1.0),
+                _state((_TIME, _DST, _RESULT), probe, target, _NOON + 30, 0.001),
+                _state((_DST, _RESULT), probe, target, _NOON, 0.0),
+            ],
+        ),
+        (
+            "addresses cut to a prefix",
+            [
+                _state((_SRC, _DST, _RESULT), "192.0.2.0/24", target, _NOON, 20.5),
+                _state((_DST, _RESULT), "192.0.2.0/24", "198.0.0.0/8", _NOON, 20.25),
+            ],
+        ),
+        (
+            "IPv6, whole and cut; an IPv4-mapped address is IPv4",
+            [
+                _state((_SRC, _DST, _RESULT), "2001:db8::1", "2001:db8:ffff::53", _NOON, 239.0),
+                _state((_SRC, _RESULT, _DST), "2001:db8::/32", "2001:db8:ffff::/48", _NOON, 240.125),
+                _state((_SRC, _RESULT), "::ffff:192.0.2.1", target, _NOON, 4.096),
+            ],
+        ),
+        (
+            "the optional fields; 255 errors are 255 or more",
+            [
+                _state(
+                    (_SRC, _DST, _RESULT, Field.SIZE, Field.ERRORS, Field.MSM_ID),
+                    *(probe, target, _NOON, -1.0),
+                    size=1000,
+                    errors=300,
+                    msm_id=1001,
+                )
+            ],
+        ),
+    ]

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
-from ping_llm.addresses import Prefix, pack_one
 from ping_llm.errors import PingError
-from ping_llm.schema import NO_REPLY, Measurement
+from ping_llm.measurements.addresses import Prefix, pack_one
+from ping_llm.measurements.schema import NO_REPLY, Measurement
 from ping_llm.tokens.vocab import (
     DEFAULT_FIELDS,
     LARGEST_MSM_ID,
@@ -55,7 +55,7 @@ def cut(address: Prefix, known_bytes: int) -> Prefix:
         return address
     count = address.address_bits // 8
     if not 1 <= known_bytes < count:
-        raise EncodeError(f"a prefix of {known_bytes} bytes is none of {address}: it has 1 to {count - 1}")
+        raise EncodeError(f"a prefix of {address} must have 1 to {count - 1} bytes, not {known_bytes}")
     kept = 16 - count + known_bytes
     return Prefix(address.packed[:kept] + bytes(16 - kept), 8 * known_bytes)
 
@@ -86,7 +86,7 @@ def check(statement: Statement) -> tuple[Field, ...]:
     s = statement
     for name, address in (("source", s.src), ("destination", s.dst)):
         if address is not None and (address.bits % 8 or not 8 <= address.bits <= address.address_bits):
-            raise EncodeError(f"the {name} {address} is not cut at a byte: tokens are bytes")
+            raise EncodeError(f"the {name} {address} must end at a byte")
     if s.seconds is not None and not 0 <= s.seconds <= LARGEST_SECONDS:
         raise EncodeError(f"a time of {s.seconds} s is outside 0 to {LARGEST_SECONDS} s since 1970")
     if s.rtt is not None and s.rtt != NO_REPLY and not (math.isfinite(s.rtt) and s.rtt >= 0):

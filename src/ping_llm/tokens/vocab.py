@@ -1,9 +1,13 @@
 """The vocabulary: 16 role tokens, then one token for each byte value.
 
-Plain integers, because compiled kernels take them as constants.
+Plain integers, because compiled kernels take them as constants. Which field a token belongs to is decided
+here and nowhere else: `ROLES`, `FIELD_OF_ROLE`, `starts_field` and `roles_of`.
 """
 
 from enum import IntEnum
+from typing import Any
+
+import numpy as np
 
 #: Version of vocabulary, grammar and encodings together, as docs/formats.md specifies them.
 TOKENS_FORMAT = 1
@@ -68,11 +72,39 @@ class Field(IntEnum):
     MSM_ID = 6
 
 
-#: What a context states unless told otherwise.
+#: The role tokens that can begin each field: alternatives of each other.
+ROLES: dict[Field, tuple[int, ...]] = {
+    Field.SRC: (SRC_IPV4, SRC_IPV6),
+    Field.DST: (DST_IPV4, DST_IPV6),
+    Field.TIME: (TIME_ABS, TIME_DELTA1, TIME_DELTA4),
+    Field.RESULT: (RTT, FAILED),
+    Field.SIZE: (SIZE,),
+    Field.ERRORS: (ERRORS,),
+    Field.MSM_ID: (MSM_ID,),
+}
+
+#: The field that each role token begins. PAD, MEASUREMENT, PREFIX_END and THROUGHPUT begin none.
+FIELD_OF_ROLE: dict[int, Field] = {role: field for field, roles in ROLES.items() for role in roles}
+
+#: Default fields of a context.
 DEFAULT_FIELDS = (Field.SRC, Field.DST, Field.TIME, Field.RESULT)
 
-#: A measurement with a single field would say nothing about how two things relate.
+#: A measurement with a single field would not relate anything.
 LEAST_FIELDS = 2
+
+
+def starts_field(ids: Any) -> Any:
+    """Which tokens of a NumPy or JAX array are a role that begins something: MEASUREMENT or a field.
+
+    PREFIX_END is a role token too, but it ends an address: it belongs to the role before it.
+    """
+    return (ids < BYTE0) & (ids != PREFIX_END)
+
+
+def roles_of(ids: np.ndarray) -> np.ndarray:
+    """The role that each token belongs to, along the last axis; a token before the first role is itself."""
+    at = np.where(starts_field(ids), np.arange(ids.shape[-1]), 0)
+    return np.take_along_axis(ids, np.maximum.accumulate(at, axis=-1), axis=-1)
 
 
 def token_name(token: int) -> str:

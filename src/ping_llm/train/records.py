@@ -1,29 +1,41 @@
 """What a training leaves to read: metrics.jsonl, and a live line on stderr.
 
-metrics.jsonl has one JSON object a line: `kind` (train or eval), `step`, `loss` and the rest. Resumed at
+metrics.jsonl has one JSON object per line: `kind` (train or eval), `step`, `loss` and the rest. Resumed at
 step s, everything from s on is cut off first, so a step is never missing and never there twice.
 """
 
 import json
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ping_llm.errors import PingError
 from ping_llm.files import whole_file
+from ping_llm.progress import StatusLine
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a run; a last line cut short by a kill is left out."""
+    """The records of a run; a last line cut short by a kill is left out.
+
+    Raises:
+        PingError: a line is no record, and which.
+    """
     if not path.exists():
         return
-    with path.open() as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.endswith(b"\n"):
+                try:
+                    record = json.loads(line)
+                    record["kind"], record["step"], record["loss"]
+                except (ValueError, TypeError, KeyError) as error:
+                    raise PingError(
+                        f"{path}: line {number} is damaged ({error}); remove that line"
+                    ) from error
+                yield record
 
 
 class Records:
@@ -31,12 +43,12 @@ class Records:
 
     def __init__(self, path: Path, step: int):
         if path.exists():
-            with whole_file(path) as aside, aside.open("w") as kept:
+            with whole_file(path) as aside, aside.open("w", encoding="utf-8") as kept:
                 for record in read(path):
                     if record["step"] < step:
                         kept.write(_line(record))
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a")
+        self._file = path.open("a", encoding="utf-8")
 
     def append(self, record: dict[str, Any]) -> None:
         self._file.write(_line(record))
@@ -53,19 +65,21 @@ def _line(record: dict[str, Any]) -> str:
     return json.dumps(record, allow_nan=False) + "\n"
 
 
-class LiveLine:
-    """Loss, tokens a second, share of the time spent waiting for data, and what is left.
+class TrainingLine:
+    """Status line of a training: loss, tokens per second, share of time spent waiting for data, time left.
 
-    Rates are over the last steps, not the whole run: a resumed run has no past, and compiling is no rate.
+    Rates are over the last WINDOW steps: a resumed run has no earlier ones, and compiling is not counted.
+
+    Args:
+        steps: number of all steps.
+        ends_at: end of the time budget by time.monotonic, where the budget decides the number of steps.
     """
 
     WINDOW = 50
 
-    def __init__(self, steps: int):
-        self._steps = steps
-        self._terminal = sys.stderr.isatty()
-        self._interval = 0.2 if self._terminal else 10.0
-        self._written = 0.0
+    def __init__(self, steps: int, ends_at: float | None = None):
+        self._steps, self._ends_at = steps, ends_at
+        self._line = StatusLine()
         self._recent: deque[tuple[float, int, float, float]] = deque(maxlen=self.WINDOW)
         self._loss = self._bits = float("nan")
         self._eval = ""
@@ -75,15 +89,16 @@ class LiveLine:
         now = time.monotonic()
         self._recent.append((now, step, tokens, waited))
         self._loss, self._bits = loss, bits
-        if now - self._written >= self._interval or step + 1 == self._steps:
-            self._write(step, last=step + 1 == self._steps)
-            self._written = now
+        last = step + 1 == self._steps
+        if last or self._line.due(now):
+            self._line.write(self.text(step), now, last)
 
     def eval(self, loss: float, bits: float) -> None:
         self._eval = f"eval {loss:.3f} ({bits:.1f} bits)"
 
     def text(self, step: int) -> str:
-        parts = [f"step {step + 1:,} of {self._steps:,}", f"loss {self._loss:.3f} ({self._bits:.1f} bits)"]
+        of = "" if self._ends_at else f" of {self._steps:,}"
+        parts = [f"step {step + 1:,}{of}", f"loss {self._loss:.3f} ({self._bits:.1f} bits)"]
         if self._eval:
             parts.append(self._eval)
         (since, first, _, waited_then), (now, last, _, waited) = self._recent[0], self._recent[-1]
@@ -91,20 +106,14 @@ class LiveLine:
         if seconds > 0 and last > first:
             tokens = sum(entry[2] for entry in list(self._recent)[1:])
             left = (self._steps - 1 - last) * seconds / (last - first)
+            if self._ends_at:
+                left = max(self._ends_at - now, 0.0)
             parts += [
                 f"{tokens / seconds:,.0f} tokens/s",
                 f"data wait {100 * (waited - waited_then) / seconds:.1f} %",
                 f"{_duration(left)} left",
             ]
         return " · ".join(parts)
-
-    def _write(self, step: int, last: bool) -> None:
-        line = self.text(step)
-        if self._terminal:
-            sys.stderr.write("\r\x1b[2K" + line + ("\n" if last else ""))
-        else:
-            sys.stderr.write(line + "\n")
-        sys.stderr.flush()
 
 
 def _duration(seconds: float) -> str:

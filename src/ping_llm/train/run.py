@@ -1,4 +1,4 @@
-"""`train`: begin a training or go on with it, and end with a model or a sentence."""
+"""`train`: start or resume a training, ending with a model or an error message."""
 
 import contextlib
 import errno
@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_text
-from ping_llm.train import checkpoints, folder, settings
-from ping_llm.train.hosts import Hosts
+from ping_llm.model import ledger
+from ping_llm.train import made_with, runs, schedule, settings
+from ping_llm.train.processes import Hosts
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,10 @@ def train(
     rows: Path | None = None,
     eval_rows: Path | None = None,
     weights: Path | None = None,
+    minutes: float | None = None,
     hosts: Hosts | None = None,
 ) -> Outcome:
-    """Train, or go on where the run in the folder stopped.
+    """Train, or resume the run in the folder.
 
     Args:
         config: the name of a packaged config or the path of a yml.
@@ -59,10 +63,13 @@ def train(
         rows: the folder of probe rows to train on (network_train_files).
         eval_rows: that of the evaluation (network_eval_files).
         weights: a run whose newest weights this one begins with; its optimizer begins anew.
+        minutes: a time budget instead of a number of steps, launch and export included: the learning rate
+            stays, then falls, and the training ends in time. For lr_schedule_type wsd.
         hosts: this process among several.
 
     Raises:
-        UsageError: the config cannot work.
+        UsageError: the config cannot work, or the run in the folder was made with another one; nothing in
+            the folder has changed.
         PingError: the training failed, and why.
     """
     started = time.monotonic()
@@ -76,59 +83,129 @@ def train(
     hosts.connect()
 
     seam = import_seam()
-    from ping_llm.train.session import Session
-    from ping_llm.train.stops import Stops
+    from ping_llm.train import schedule as budgets
+    from ping_llm.train.processes import Stops
 
     marks = [("imports", time.monotonic())]
     full = seam.read_config(path, words, run)
     marks.append(("config", time.monotonic()))
     check(full)
+    asked = budgets.asked(full, settings.split_overrides(overrides), minutes) if minutes is not None else None
+    data = made_with.data_of(full)
+    given = set(yaml.safe_load(seam.own_keys(path, words)))
+    made_with.refuse_other(run, full, given, data, asked, seam)
     with contextlib.ExitStack() as stack:
         if hosts.index == 0:
-            stack.enter_context(folder.only_one(run))
+            stack.enter_context(runs.only_one(run))
+        about = {
+            "process": runs.here(),
+            "processes": hosts.count,
+            "config": config,
+            "overrides": list(overrides),
+            "minutes": minutes,
+            "context_options": settings.context_options(full).as_dict(),
+            **({"data": data} if data else {}),
+        }
+        launch = _Launch(seam, path, words, run, hosts, about)
         stops = stack.enter_context(Stops())
-        session = Session(run, full, stops)
-        if session.finished:
-            if hosts.index == 0 and not (run / "export" / "config.json").exists():
-                _export(run, hosts)
-            return Outcome(run, "already", full.steps - 1)
-        if hosts.index == 0:
-            write_text(run / "config.yml", seam.own_keys(path, words))
-            folder.update(
-                run,
-                state=folder.RUNNING,
-                message=None,
-                process=folder.here(),
-                processes=hosts.count,
-                steps=full.steps,
-                config=config,
-                overrides=list(overrides),
-                context_options=settings.context_options(full).as_dict(),
-            )
-        if full.enable_wandb:
-            _name_wandb_run(run)
+        if asked is None:
+            return launch.ended(_steps(launch, full, stops), started, marks)
+        budget = budgets.Budget(run, made_with.schedule_of(run, asked), started)
+        return launch.ended(_minutes(launch, budget, stops), started, marks)
+
+
+@dataclass
+class _Launch:
+    """Shared by the parts of one call: the words of the config, the folder, and the content of run.json."""
+
+    seam: Any
+    path: Path
+    words: list[str]
+    run: Path
+    hosts: Hosts
+    about: dict[str, Any]
+    sessions: list[Any] = field(default_factory=list)
+
+    def begin(self, config: Any, words: list[str], steps: int | None) -> None:
+        """Write what is about to be trained; None where the number of steps is not decided."""
+        if self.hosts.index == 0:
+            write_text(self.run / "config.yml", self.seam.own_keys(self.path, self.words + words))
+            runs.update(self.run, state=runs.RUNNING, message=None, steps=steps, **self.about)
+        if config.enable_wandb:
+            _name_wandb_run(self.run)
+
+    def train(self, config: Any, session: Any) -> None:
+        self.sessions.append(session)
         try:
-            _run(seam, full, session)
+            _run(self.seam, config, session)
         except BaseException as error:
-            if hosts.index == 0:
+            if self.hosts.index == 0:
                 with contextlib.suppress(OSError):  # of a full disk, most likely; the error is what matters
-                    folder.update(run, state=folder.FAILED, message=str(error))
+                    runs.update(self.run, state=runs.FAILED, message=str(error))
             raise
-        state = folder.STOPPED if session.stopped else folder.FINISHED
-        if hosts.index == 0:
-            if state == folder.FINISHED and full.enable_checkpointing:
-                _export(run, hosts)
-            folder.update(run, state=state, step=session.step, loss=session.loss)
-    return Outcome(
-        run, state, session.step, session.loss, _spent(started, marks + session.marks), session.data_wait_s
-    )
+
+    def ended(self, session: Any, started: float, marks: list[tuple[str, float]]) -> Outcome:
+        """Export a finished model; the outcome."""
+        first = self.hosts.index == 0
+        if session.finished:  # before this call
+            if first and not (self.run / "export" / "config.json").exists():
+                _export(self.run, self.hosts)
+            return Outcome(self.run, "already", session.step)
+        state = runs.STOPPED if session.stopped else runs.FINISHED
+        if first:
+            if state == runs.FINISHED and session.saves:
+                _export(self.run, self.hosts)
+            runs.update(self.run, state=state, step=session.step, loss=session.loss)
+        waited = sum(each.data_wait_s for each in self.sessions)
+        launch = _spent(started, marks + self.sessions[0].marks)
+        return Outcome(self.run, state, session.step, session.loss, launch, waited)
+
+
+def _steps(launch: _Launch, config: Any, stops: Any) -> Any:
+    """Train the config's number of steps; returns the session that ended."""
+    from ping_llm.train.session import Session
+
+    session = Session(launch.run, config, stops)
+    if not session.finished:
+        if launch.hosts.index == 0:
+            schedule.remove(launch.run)  # of a run that never came to a checkpoint
+        launch.begin(config, [], config.steps)
+        launch.train(config, session)
+    return session
+
+
+def _minutes(launch: _Launch, budget: Any, stops: Any) -> Any:
+    """Train at a constant rate until the budget says so, then the decay; returns the session that ended."""
+    from ping_llm.train.session import Session
+
+    while True:
+        since = time.monotonic()
+        words = budget.schedule.words()
+        config = launch.seam.read_config(launch.path, launch.words + words, launch.run)
+        session = Session(launch.run, config, stops, budget)
+        if session.finished:
+            return session
+        if budget.decay_due(session.next_step):  # an earlier try was killed before it was decided
+            budget.decide(session.next_step)
+            continue
+        launch.begin(config, words, budget.schedule.steps)
+        budget.begin(since)
+        launch.train(config, session)
+        if not session.decay_due:
+            return session
+        budget.decide(session.step + 1)
 
 
 def _newest_weights(run: Path) -> Path:
-    found = checkpoints.steps(run / "checkpoints")
+    found = ledger.steps(run / "checkpoints")
     if not found:
         raise UsageError(f"{run} has no checkpoints: --weights names the folder of a run that has some")
-    return (run / "checkpoints" / str(found[-1]) / "items").resolve()
+    newest = run / "checkpoints" / str(found[-1])
+    if fault := ledger.Ledger(run).fault(found[-1]):
+        raise UsageError(
+            f"{newest} is damaged ({fault}); remove it to begin with the weights of an earlier checkpoint"
+        )
+    return (newest / "items").resolve()
 
 
 def _spent(started: float, marks: list[tuple[str, float]]) -> dict[str, float]:
@@ -148,7 +225,7 @@ def _run(seam: Any, config: Any, session: Any) -> None:
         raise
     except Exception as error:
         if _disk_full(error):
-            raise PingError("the disk is full; free some of it, and the same command goes on") from error
+            raise PingError("the disk is full; free some space, and the same command resumes") from error
         raise PingError(f"MaxText failed: {type(error).__name__}: {error}") from error
     finally:
         with contextlib.suppress(OSError):
@@ -171,7 +248,7 @@ def quiet() -> Iterator[None]:
         return
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     with (
-        Path(os.devnull).open("w") as nowhere,
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
         contextlib.redirect_stdout(nowhere),
         warnings.catch_warnings(action="ignore", category=DeprecationWarning),
     ):
@@ -189,7 +266,7 @@ def _disk_full(error: BaseException | None) -> bool:
 
 
 def _name_wandb_run(run: Path) -> None:
-    """W&B goes on with a run of the same id, and writes into our folder instead of where we were called."""
+    """W&B resumes a run of the same id, and writes into the run's folder."""
     os.environ.setdefault("WANDB_DIR", str(run))
     os.environ.setdefault("WANDB_RUN_ID", hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:12])
     os.environ.setdefault("WANDB_SILENT", "true")
@@ -199,6 +276,8 @@ def check(config: Any) -> None:
     """What MaxText would accept and our data would not."""
     from ping_llm.tokens.vocab import VOCABULARY_SIZE
 
+    if config.steps < 1:
+        raise UsageError(f"steps={config.steps} must be at least 1")
     if config.dataset_type != settings.DatasetType.NETWORK:
         return
     if config.vocab_size != VOCABULARY_SIZE:

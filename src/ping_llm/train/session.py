@@ -1,19 +1,96 @@
-"""One training from its first step, or the one after its newest checkpoint, to an honest end."""
+"""One training: its data as MaxText's global arrays, its records, checkpoints and end."""
 
 import math
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from ping_llm.errors import PingError
-from ping_llm.train import checkpoints, folder, settings
-from ping_llm.train.feed import Feed, Source
-from ping_llm.train.records import LiveLine, Records
-from ping_llm.train.stops import Stops
+from ping_llm.model import ledger
+from ping_llm.train import runs, settings
+from ping_llm.train.processes import Stops
+from ping_llm.train.records import Records, TrainingLine
+from ping_llm.train.schedule import Budget
+
+
+class Source(Protocol):
+    """Source of a feed: `contexts.batches.Batches`."""
+
+    bad_rows: set[int]
+
+    def __next__(self) -> dict[str, np.ndarray]: ...
+    def get_state(self) -> dict[str, Any]: ...
+    def set_state(self, state: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Feed:
+    """Hands each local batch to the devices as its share of one global array.
+
+    MaxText turns any exception of its data iterator into a quiet stop with exit code 0. So the exception
+    is kept in `error`, and the caller of the training raises it.
+
+    Attributes:
+        taken: batches handed out since the start of the training, resumed ones included.
+        waited: seconds spent here, the whole time that steps wait for data.
+        error: what ended the feed, if anything did; StopIteration means that the data ran out.
+    """
+
+    def __init__(self, source: Source, sharding: Any, finite: bool = False):
+        self._source, self._sharding, self._finite = source, sharding, finite
+        self._beginning = source.get_state()
+        self.taken = 0
+        self.waited = 0.0
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> dict[str, jax.Array]:
+        started = time.perf_counter()
+        try:
+            local = next(self._source)
+            batch = {
+                key: jax.make_array_from_process_local_data(self._sharding, value)
+                for key, value in local.items()
+            }
+        except StopIteration as end:
+            if self._finite and self.taken:
+                raise
+            self.error = end
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+        self.taken += 1
+        self.waited += time.perf_counter() - started
+        return batch
+
+    @property
+    def bad_rows(self) -> set[int]:
+        """Rows that were skipped so far."""
+        return self._source.bad_rows
+
+    def state(self) -> dict[str, Any]:
+        return self._source.get_state()
+
+    def skip_to(self, state: dict[str, Any], taken: int) -> None:
+        """Continue from `state`, the state after `taken` batches."""
+        self._source.set_state(state)
+        self.taken = taken
+
+    def reset(self) -> None:
+        """Start from the beginning; MaxText calls this before each evaluation."""
+        self.skip_to(self._beginning, 0)
+
+    def close(self) -> None:
+        self._source.close()
+
 
 _LAUNCH_MARKS = 4  # model, data, compile, first_step
 
@@ -26,29 +103,36 @@ class Session:
         step: the last step that was recorded.
         loss: its loss.
         stopped: whether a signal ended the training.
+        decay_due: whether its time budget ended it, so that the rate's decay can begin.
     """
 
-    def __init__(self, run: Path, config: Any, stops: Stops):
-        self._run, self._config, self._stops = run, config, stops
+    def __init__(self, run: Path, config: Any, stops: Stops, budget: Budget | None = None):
+        self._run, self._config, self._stops, self._budget = run, config, stops, budget
         self._first = jax.process_index() == 0
-        self._ledger = checkpoints.Ledger(run)
-        self._streams = checkpoints.Streams(run)
+        self._ledger = ledger.Ledger(run)
+        self._streams = ledger.Streams(run)
         newest = self._ledger.newest_whole() if self._first else None
         if jax.process_count() > 1:
             newest = int(multihost_utils.broadcast_one_to_all(-1 if newest is None else newest))
         self.next_step = 0 if newest is None or newest < 0 else newest + 1
         self.step = self.next_step - 1
         self.loss: float | None = None
-        self.stopped = False
+        self.stopped = self.decay_due = False
         self.marks: list[tuple[str, float]] = []
         self._feed: Feed | None = None
         self._eval_feed: Feed | None = None
         self._records: Records | None = None
-        self._live = LiveLine(config.steps)
+        undecided = budget is not None and not budget.decided
+        self._live = TrainingLine(config.steps, budget.ends_at if budget is not None and undecided else None)
 
     @property
     def finished(self) -> bool:
+        """Whether the training was finished before."""
         return self.next_step >= self._config.steps
+
+    @property
+    def saves(self) -> bool:
+        return bool(self._config.enable_checkpointing)
 
     @property
     def data_wait_s(self) -> float:
@@ -98,7 +182,7 @@ class Session:
             raise PingError(f"MaxText begins at step {step}, the newest checkpoint says {self.next_step}")
         self._mark("compile")
         if self._first:
-            folder.update(self._run, parameters=parameters)
+            runs.update(self._run, parameters=parameters)
             self._records = Records(self._run / "metrics.jsonl", step)
             self._recorded_at, self._waited = time.time(), 0.0
 
@@ -109,7 +193,8 @@ class Session:
             what, value = ("loss", loss) if not math.isfinite(loss) else ("gradient's norm", norm)
             raise PingError(
                 f"the {what} of step {step} is {value}; checkpoints from before are in "
-                f"{self._run / 'checkpoints'}. A lower learning_rate or gradient_clipping_threshold may help"
+                f"{self._run / 'checkpoints'}. A lower learning_rate or gradient_clipping_threshold may help "
+                "in another run"
             )
         bits = {name.split("/")[-1]: value for name, value in scalars.items() if "/bits/" in name}
         if kind == "train":
@@ -142,7 +227,10 @@ class Session:
         if self._feed is not None and self._feed.taken != step + 1:
             raise PingError(f"step {step} was made with {self._feed.taken} batches of ours, not {step + 1}")
         self.stopped = self._stops.requested(step)
-        return self.stopped
+        if self._budget is not None:
+            self._budget.step_made()
+            self.decay_due = not self.stopped and self._budget.decay_due(step + 1)
+        return self.stopped or self.decay_due
 
     def saving(self, step: int) -> None:
         if self._first:
@@ -151,9 +239,11 @@ class Session:
             self._ledger.enter_new()
             if self._feed is not None:
                 self._streams.keep(step, self._feed.state())
+        if self._budget is not None:
+            self._budget.record()
 
     def check(self) -> None:
-        """Raise what MaxText kept quiet about, after its loop has returned."""
+        """Raise errors that MaxText suppressed, after its loop has returned."""
         for feed, what in ((self._feed, "training"), (self._eval_feed, "evaluation")):
             if feed is None or feed.error is None:
                 continue
@@ -165,19 +255,19 @@ class Session:
                 f"the {what} data failed at batch {feed.taken}: {type(feed.error).__name__}: {feed.error}"
             ) from feed.error
         if self._config.dataset_type == settings.DatasetType.NETWORK and self._feed is None:
-            raise PingError("MaxText did not take its data from us; nothing of this run can be trusted")
-        if not self.stopped and self.step != self._config.steps - 1:
+            raise PingError("MaxText did not read the batches of network_train_files; this run is not valid")
+        if not (self.stopped or self.decay_due) and self.step != self._config.steps - 1:
             raise PingError(
                 f"the training ended after step {self.step}, before its {self._config.steps} steps"
             )
 
     def _ran_out(self, feed: Feed, what: str) -> str:
         if what == "evaluation":
-            return f"{self._config.network_eval_files} gives not one batch to evaluate"
+            return f"{self._config.network_eval_files} must give at least one batch to evaluate"
         return (
             f"the data ran out after {feed.taken} of {self._config.steps} steps: "
-            f"{self._config.network_epochs} epochs of {self._config.network_train_files} are no more. "
-            "Lower steps, or raise network_epochs (0 goes on without end)"
+            f"{self._config.network_epochs} epochs of {self._config.network_train_files} are complete. "
+            "Lower steps, or raise network_epochs (0: endless)"
         )
 
     def close(self) -> None:
@@ -192,6 +282,6 @@ class Session:
     def _tell_of_bad_rows(self) -> None:
         skipped = len(self._feed.bad_rows) if self._feed else 0
         if skipped and self._first:
-            folder.update(self._run, skipped_rows=skipped)
+            runs.update(self._run, skipped_rows=skipped)
             where = self._config.network_train_files
             print(f"warning: {skipped} bad rows of {where} were skipped", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""What a training is told: a config file, overrides, and the `network_*` keys that we add to MaxText's.
+"""Settings of a training: a config file, overrides, and the `network_*` keys added to MaxText's.
 
 A config is a MaxText yml (`base_config: base.yml` brings in MaxText's defaults) with our keys in it. Every
-option of `ContextOptions` is a key with `network_` in front, so that each default stands in one place.
+option of `ContextOptions` is a key with `network_` in front, so that each default is defined once.
 """
 
 import dataclasses
@@ -18,33 +18,39 @@ import pydantic
 
 from ping_llm.contexts.options import ContextOptions
 from ping_llm.errors import UsageError
+from ping_llm.files import cache_folder, say_no_cache
 
 PREFIX = "network_"
 _DEFAULT_PER_DEVICE = 12.0  # of per_device_batch_size in MaxText's base.yml
 
 
 class DatasetType(enum.StrEnum):
-    """What we add to MaxText's dataset types."""
+    """Dataset types added to MaxText's."""
 
     NETWORK = "network"
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkKeys:
-    """Keys of ours beside the sampling options. Names and meanings are in docs/training.md."""
+    """Added keys besides the sampling options; docs/training.md describes them."""
 
     network_data_format: Literal["probe_chunks", "network_parquet"] = "probe_chunks"
     network_train_files: str = ""
     network_eval_files: str = ""
-    # Sequences a step over all devices. Unlike per_device_batch_size it means the same on one host or four,
-    # which is what lets a run go on with another number of processes. 0: per_device_batch_size decides.
+    # Sequences per step over all devices. Unlike per_device_batch_size it does not depend on the number of
+    # hosts, so a run can resume with another number of processes. 0: per_device_batch_size decides.
     network_batch_size: int = 0
-    network_epochs: int = 0  # 0: without end; otherwise running out before `steps` is an error
+    network_epochs: int = 0  # 0: endless; otherwise running out before `steps` is an error
     network_on_bad_row: Literal["stop", "skip"] = "stop"
-    # Of the trainer's process, where grain_worker_count is 0. One fills 24 million tokens a second.
+    # Loader threads of the training process, where grain_worker_count is 0. One makes 24 million tokens
+    # per second.
     network_threads: int = 1
-    network_rtt_loss_weight: float = 1.0  # of a result's tokens in the gradient; see train/emphasis.py
-    network_rtt_smoothing: float = 0.0  # of the aim of an RTT's second byte, in steps
+    network_rtt_loss_weight: float = (
+        1.0  # weight of the tokens of a result in the gradient; see train/token_loss.py
+    )
+    network_rtt_smoothing: float = (
+        0.0  # label smoothing of the second byte of an RTT: standard deviation in steps
+    )
     grain_debug_mode: bool = False
     grain_visualization_dir: str = ""
 
@@ -74,7 +80,7 @@ def context_options(config: Any) -> ContextOptions:
 
 
 def loader_options(config: Any, evaluation: bool = False) -> dict[str, Any]:
-    """How batches are made, as `Batches` takes it; nothing of this changes what they hold."""
+    """Loader arguments of `Batches`; none of them changes the content of batches."""
     of = "_eval" if evaluation else ""
     options = {
         "workers": getattr(config, f"grain_worker_count{of}"),
@@ -102,7 +108,7 @@ def per_device_batch_size(keys: Mapping[str, Any], devices: int) -> dict[str, st
     shares = devices * accumulated
     if total % shares:
         raise UsageError(
-            f"network_batch_size={total} does not divide among {devices} devices"
+            f"network_batch_size={total} must be divisible by {devices} devices"
             + (f" and {accumulated} accumulation steps" if accumulated > 1 else "")
         )
     return {"per_device_batch_size": str(total // shares)}
@@ -136,7 +142,7 @@ def split_overrides(overrides: Iterable[str]) -> dict[str, str]:
     for word in overrides:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise UsageError(f"{word!r} is not key=value; an override looks like steps=1000")
+            raise UsageError(f"{word!r} must be key=value, such as steps=1000")
         keys[key] = value
     return keys
 
@@ -153,7 +159,7 @@ def known_keys(config_class: type[pydantic.BaseModel]) -> list[str]:
 
 
 def check_keys(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    """Refuse a key that no config class knows, and say which one was probably meant."""
+    """Reject an unknown key, with a suggestion."""
     known = list(known)
     for key in given:
         if key not in known:
@@ -165,7 +171,9 @@ def _suggestion(word: str, known: list[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def compilation_cache() -> Path:
+def compilation_cache() -> Path | None:
     """Where JAX keeps compiled programs between launches: it saves a second launch most of its compiling."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "ping-llm" / "jax"
+    folder = cache_folder("jax")
+    if folder is None:
+        say_no_cache()
+    return folder

@@ -6,10 +6,9 @@ the loss, and the two steps that carry it out. tests/train/test_seam.py names ea
 upgrade fails there and says what moved.
 """
 
-from ping_llm.train.maxtext_seam.bare import bare_decoder, bare_forward, run_untouched
-from ping_llm.train.maxtext_seam.config import NetworkConfig, own_keys, read_config
+from ping_llm.train.maxtext_seam.baseline import bare_decoder, bare_forward, run_untouched
+from ping_llm.train.maxtext_seam.config import NetworkConfig, own_keys, read_config, sizes
 from ping_llm.train.maxtext_seam.loop import Session, run
-from ping_llm.train.maxtext_seam.weight import sizes
 
 __all__ = [
     "NetworkConfig",

@@ -1,5 +1,7 @@
 """MaxText's config with our keys, read, checked and complete."""
 
+import contextlib
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,10 @@ from typing import Any
 import jax
 import omegaconf
 import pydantic
+import yaml
+from flax import nnx
 from maxtext.configs import pyconfig, types
+from maxtext.utils import maxtext_utils, model_creation_utils, train_utils
 
 from ping_llm.errors import UsageError
 from ping_llm.train import settings
@@ -29,7 +34,10 @@ def read_config(path: Path, overrides: Iterable[str], run: Path) -> Any:
     Initialises JAX's devices, so jax.distributed comes before.
     """
     given = settings.split_overrides(overrides)
-    merged: dict[str, Any] = dict(pyconfig._load_config(str(path)))
+    try:
+        merged: dict[str, Any] = dict(pyconfig._load_config(str(path)))
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        raise UsageError(f"{path} is not a config: {error}") from error
     known = settings.known_keys(NetworkConfig)
     settings.check_keys(merged, known, str(path))
     settings.check_keys(given, known, "on the command line")
@@ -38,7 +46,7 @@ def read_config(path: Path, overrides: Iterable[str], run: Path) -> Any:
         "base_output_directory": str(run.resolve().parent),
         "skip_jax_distributed_system": "true",
         "hardware": given.get("hardware", _hardware()),
-        "jax_cache_dir": given.get("jax_cache_dir", str(settings.compilation_cache())),
+        "jax_cache_dir": given.get("jax_cache_dir", str(settings.compilation_cache() or "")),
         "log_config": given.get("log_config", "false"),
     }
     fixed |= settings.per_device_batch_size(merged | given, jax.device_count())
@@ -60,7 +68,7 @@ def read_config(path: Path, overrides: Iterable[str], run: Path) -> Any:
 
 
 def own_keys(path: Path, overrides: Iterable[str]) -> str:
-    """A yml that trains the same again: every key that differs from MaxText's base.yml."""
+    """A yml that reproduces the training: every key that differs from MaxText's base.yml."""
     ours = pyconfig._load_config(str(path))
     ours = omegaconf.OmegaConf.merge(ours, omegaconf.OmegaConf.from_cli(list(overrides)))
     theirs = pyconfig._load_config(str(Path(pyconfig.__file__).with_name("base.yml")))
@@ -71,3 +79,31 @@ def own_keys(path: Path, overrides: Iterable[str]) -> str:
 
 def _hardware() -> str:
     return {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "tpu": "tpu"}.get(jax.default_backend(), "cpu")
+
+
+def sizes(config: Any) -> dict[str, float]:
+    """Sizes of a model of this config, from abstract shapes: nothing is computed.
+
+    Returns parameters, weight_bytes, optimizer_bytes (over all devices) and FLOPs per step on one device.
+    """
+    mesh = maxtext_utils.get_mesh_from_config(config)
+    create_model, abstract = model_creation_utils.create_nnx_abstract_model(config, mesh)
+    _, optimizer = train_utils.create_training_optimizer(config, abstract, mesh=mesh)
+
+    def create() -> tuple[Any, Any]:
+        model = create_model()
+        return nnx.state(model, nnx.Param), nnx.state(nnx.Optimizer(model, optimizer, wrt=nnx.Param))
+
+    weights, states = nnx.eval_shape(create)
+    with contextlib.redirect_stdout(io.StringIO()):
+        teraflops, _, _ = maxtext_utils.calculate_tflops_training_per_device(config)
+    return {
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(weights)),
+        "weight_bytes": _bytes(weights),
+        "optimizer_bytes": _bytes(states),
+        "flops_per_device_step": teraflops * 1e12,
+    }
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype"))

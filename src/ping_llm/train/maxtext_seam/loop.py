@@ -4,26 +4,28 @@ import contextlib
 import functools
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import absl.logging
 import jax
 import numpy as np
-import tensorboardX
 from maxtext.common import checkpointing, metric_logger
+from maxtext.common.gcloud_stub import StubSummaryWriter
 from maxtext.input_pipeline import input_pipeline_interface
 from maxtext.trainers.pre_train import train
 from maxtext.utils import exceptions, max_utils, sharding, train_utils
 
-from ping_llm.train import fields
-from ping_llm.train.feed import Feed
+from ping_llm.train import token_loss
+from ping_llm.train.board import Board
 from ping_llm.train.maxtext_seam import losses
 from ping_llm.train.maxtext_seam.config import DATASET_TYPE
+from ping_llm.train.session import Feed
 
 
 class Session(Protocol):
-    """Who runs a training: MaxText's loop asks these of us."""
+    """Callbacks of MaxText's loop."""
 
     def feeds(self, config: Any, for_train: Any, for_eval: Any) -> tuple[Feed, Feed | None]:
         """The data of the training and of its evaluation, as arrays of the given shardings."""
@@ -88,6 +90,7 @@ def quiet() -> None:
 def _replaced(session: Session, saver: "_Saver") -> Iterator[None]:
     replacements = [
         (input_pipeline_interface, "create_data_iterator", _data_iterators(session)),
+        (max_utils, "initialize_summary_writer", _board),
         (metric_logger, "MetricLogger", functools.partial(_Logger, session, saver)),
         (checkpointing, "maybe_save_checkpoint", saver.after_step),
         (train, "loss_fn", losses.loss_with_fields),
@@ -102,6 +105,13 @@ def _replaced(session: Session, saver: "_Saver") -> Iterator[None]:
     finally:
         for (module, name, _), original in zip(replacements, originals, strict=True):
             setattr(module, name, original)
+
+
+def _board(tensorboard_dir: str, run_name: str, enable_tensorboard: bool = True) -> Any:
+    """In the place of MaxText's initialize_summary_writer, whose writer can wait forever."""
+    if jax.process_index() != 0:
+        return None
+    return Board(f"{tensorboard_dir.rstrip('/')}/{run_name}") if enable_tensorboard else StubSummaryWriter()
 
 
 def _data_iterators(session: Session) -> Callable[[Any, Any], tuple[Any, Any]]:
@@ -189,12 +199,9 @@ class _Logger(metric_logger.MetricLogger):
         super().__init__(config, learning_rate_schedule, start_step)
         if start_step and config.enable_tensorboard and jax.process_index() == 0:
             # So that TensorBoard forgets what was made after the checkpoint that we go on from.
-            folder = self.writer.logdir  # type: ignore[has-type]
-            self.writer.close()  # type: ignore[has-type]
-            self.writer = tensorboardX.SummaryWriter(
-                folder, purge_step=start_step, filename_suffix=".resumed"
-            )
+            self.writer = Board(self.writer.logdir, purge_step=start_step)  # type: ignore[has-type]
         self._session, self._saver = session, saver
+        self._wandb_failed = False
         saver.logger = self
 
     def write_setup_info_to_tensorboard(self, params: Any) -> None:
@@ -225,11 +232,16 @@ class _Logger(metric_logger.MetricLogger):
         summed = np.asarray(scalars.pop(losses.FIELDS))
         numbers = {name: float(value) for name, value in scalars.items()}
         numbers |= {
-            f"{metric_type}/bits/{name}": value for name, value in fields.bits_per_measurement(summed).items()
+            f"{metric_type}/bits/{name}": value
+            for name, value in token_loss.bits_per_measurement(summed).items()
         }
         self._session.record(metric_type, step, numbers)
         shown = {"scalar": numbers, "scalars": {}}
         if self.config.enable_tensorboard:
             self.write_metrics_to_tensorboard(shown, step, metric_type)
-        if self.config.enable_wandb and jax.process_index() == 0:
-            self.write_metrics_to_wandb(shown, step)
+        if self.config.enable_wandb and jax.process_index() == 0 and not self._wandb_failed:
+            try:
+                self.write_metrics_to_wandb(shown, step)
+            except Exception as error:  # an error of W&B must not end the training
+                self._wandb_failed = True
+                print(f"warning: logging to W&B stops here ({error})", file=sys.stderr)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from maxtext.trainers.pre_train import train
 from maxtext.utils import max_utils
 
-from ping_llm.train import emphasis, fields
+from ping_llm.train import token_loss
 from ping_llm.train.maxtext_seam.config import DATASET_TYPE
 
 # The per-field sums travel through MaxText's steps in the place of z_loss, which is the one entry that
@@ -26,9 +26,9 @@ def loss_with_fields(model: Any, config: Any, data: Any, *args: Any, **kwargs: A
     def cross_entropy(logits: Any, targets: Any, z_loss: float = 0.0) -> tuple[Any, Any]:
         losses = original(logits, targets, z_loss=z_loss)
         seen.append((logits, losses))
-        if config.dataset_type != DATASET_TYPE or not emphasis.wanted(config):
+        if config.dataset_type != DATASET_TYPE or not token_loss.wanted(config):
             return losses
-        return emphasis.of_config(config, logits, losses[0], data["targets"]), losses[1]
+        return token_loss.of_config(config, logits, losses[0], data["targets"]), losses[1]
 
     max_utils.cross_entropy_with_logits = cross_entropy
     try:
@@ -37,9 +37,9 @@ def loss_with_fields(model: Any, config: Any, data: Any, *args: Any, **kwargs: A
         max_utils.cross_entropy_with_logits = original
     if config.dataset_type == DATASET_TYPE and seen:
         logits, (total, z_loss) = jax.lax.stop_gradient(seen[0])
-        summed = fields.sums(logits, total - z_loss, data["targets"], data["targets_segmentation"] != 0)
+        summed = token_loss.sums(logits, total - z_loss, data["targets"], data["targets_segmentation"] != 0)
     else:
-        summed = jnp.zeros(len(fields.NAMES) + 1)
+        summed = jnp.zeros(len(token_loss.NAMES) + 1)
     aux["z_loss"] = jnp.concatenate([jnp.reshape(aux["z_loss"], (1,)), summed])
     return loss, aux
 

@@ -1,0 +1,354 @@
+"""The functions of the public API: thin, and lazy about what they import."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ping_llm.errors import PingError, UsageError
+from ping_llm.extras import need
+from ping_llm.interchange import Table, is_table, to_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ping_llm.answer.model import Model
+    from ping_llm.ingest.run import IngestReport
+    from ping_llm.measurements.columns import Columns as Measurements
+    from ping_llm.splits.holdout import Splits
+    from ping_llm.train.run import Outcome
+
+Paths = str | Path | Sequence[str | Path]
+
+
+def load(run: str | Path, *, data: str | Path | bool = True) -> "Model":
+    """Load a run, a checkpoint or an export.
+
+    Needs `ping-llm[query]`.
+
+    Args:
+      run: folder of a run, of a checkpoint or of an export.
+      data: probe rows that questions without a context look back on. True: those that the run remembers, if
+        they are still there. False: none.
+    """
+    need("query")
+    from ping_llm.answer.model import Model
+
+    return Model.load(run, data=data)
+
+
+def read(source: "Paths | Table", *, traceroutes: str = "off") -> "Measurements":
+    """Read measurements into memory, ordered by time.
+
+    Records that are not measurements are left out. `ingest` counts them by reason, and takes data of any
+    size.
+
+    Args:
+      source: files, folders or patterns: results of RIPE Atlas (also compressed), Parquet, CSV, JSON lines.
+        Or a table of pandas, polars or pyarrow with `event_time`, `src_addr`, `dst_addr` and `rtt` (ms; -1:
+        no reply).
+      traceroutes: `off`; `last`: the destination, if it was reached; `hops`: every public hop.
+
+    Raises:
+      PingError: there is no measurement in it, or a row of the table is not one.
+    """
+    from ping_llm.measurements.columns import NO_TIME, Columns
+
+    if is_table(source):
+        from ping_llm.answer.files import to_columns
+
+        columns = to_columns(
+            to_arrow(source), "the table", needs=("event_time", "src_addr", "dst_addr", "rtt")
+        )
+        if (columns.time == NO_TIME).any():
+            raise PingError("the table has rows without an event_time: every measurement needs one")
+        return columns.sorted_by_time()
+    import pyarrow as pa
+
+    from ping_llm.ingest import IngestOptions, read_measurements
+
+    names = _names(source)
+    batches = list(read_measurements(names, IngestOptions(traceroutes=traceroutes)))
+    if not batches:
+        raise PingError(f"{', '.join(names)}: no measurement in it; `ping_llm.ingest` says why")
+    return Columns.from_table(pa.Table.from_batches(batches)).sorted_by_time()
+
+
+def ingest(
+    inputs: Paths,
+    out: str | Path,
+    *,
+    rtt: str = "avg",
+    source: str = "auto",
+    traceroutes: str = "off",
+    workers: int | None = None,
+    overwrite: bool = False,
+) -> "IngestReport":
+    """Write a validated table of measurements (Parquet) and account for every result.
+
+    Interrupted, the same call goes on where it was.
+
+    Args:
+      inputs: files, folders or patterns: results of RIPE Atlas, Parquet, CSV, JSON lines.
+      out: folder of the table.
+      rtt: `avg`, `min` or `max` over the packets of a result, or `each`: one measurement per packet.
+      source: `auto` (src_addr if public, else from), `from` or `src_addr`.
+      traceroutes: `off`, `last` or `hops`, as for `read`.
+      workers: processes; by default one per core, at most 8.
+      overwrite: replace a table that was made from other inputs.
+
+    Returns:
+      a report: `total.measurements`, `total.rejects` by reason, `troubles` with files.
+    """
+    from ping_llm.ingest.options import IngestOptions
+    from ping_llm.ingest.run import ingest as run
+
+    return run(_names(inputs), Path(out), IngestOptions(rtt, source, traceroutes), workers, overwrite)
+
+
+def split(
+    data: "Paths | Table",
+    *,
+    time: float = 0.8,
+    pairs: float = 0.1,
+    sources: float = 0.1,
+    destinations: float = 0.1,
+    seed: int = 0,
+) -> "Splits":
+    """Divide measurements into a training set and four tests that share with it only what they may.
+
+    The tests are `later` (known pairs, later in time), `pairs` (new pairs of known ends), `sources` and
+    `destinations` (new ones). The result has been checked for leaks.
+
+    Args:
+      data: measurements, or whatever `read` takes.
+      time: share of the measurements, oldest first, that may be trained on; 1 for no cut in time.
+      pairs, sources, destinations: shares that are held out.
+      seed: random seed of what is held out.
+
+    Returns:
+      splits: `splits.train` and `splits.test("later")` are measurements.
+    """
+    from ping_llm.splits.holdout import SplitOptions
+    from ping_llm.splits.holdout import split as run
+
+    return run(_measurements(data), SplitOptions(time, pairs, sources, destinations, seed))
+
+
+def build_rows(
+    data: "Paths | Table",
+    out: str | Path,
+    *,
+    group_by: str = "src_addr",
+    max_row_mib: int = 8,
+    workers: int = 0,
+    memory_limit: str = "4GB",
+) -> dict[str, Any]:
+    """Group measurements by source into probe rows, which training reads and answers look back on.
+
+    Args:
+      data: Parquet files or folders of measurements, or a table of measurements in memory.
+      out: folder of the rows.
+      group_by: `src_addr` or `probe_id`.
+      max_row_mib: size at which a long history is cut into several rows.
+      workers: threads; 0 for one per core.
+      memory_limit: such as 4GB.
+
+    Returns:
+      the manifest: counts, fingerprint, and the checksum of each shard.
+    """
+    from ping_llm.rows.build import RowOptions, RunOptions
+    from ping_llm.rows.build import build as run
+
+    options = RowOptions(max_row_mib=max_row_mib, group_by=group_by)
+    how = RunOptions(workers=workers, memory_limit=memory_limit)
+    if not is_table(data):
+        return run(_names(data), out, options, how)
+    kept = _write_beside(data, Path(out))
+    try:
+        return run([kept], out, options, how)
+    finally:
+        kept.unlink()
+
+
+def train(
+    config: str,
+    rows: str | Path | None = None,
+    run: str | Path | None = None,
+    *,
+    eval_rows: str | Path | None = None,
+    weights: str | Path | None = None,
+    minutes: float | None = None,
+    overrides: Iterable[str] = (),
+) -> "Outcome":
+    """Train a network, or go on where the run in the folder stopped.
+
+    Needs `ping-llm[train]`.
+
+    Args:
+      config: name of a packaged config (tiny, menog, 20m, 100m, 300m) or path of a .yml.
+      rows: probe rows to train on.
+      run: folder of the run; by default runs/CONFIG.
+      eval_rows: probe rows to evaluate on during training.
+      weights: run whose newest weights this one begins with.
+      minutes: time budget instead of a number of steps.
+      overrides: `key=value` words, MaxText's keys or ours.
+
+    Returns:
+      the outcome: `state` (`finished`, `stopped`, `already`), `step`, `loss`.
+    """
+    need("train")
+    from ping_llm.train.run import train as run_training
+
+    return run_training(
+        config,
+        list(overrides),
+        run=_path(run),
+        rows=_path(rows),
+        eval_rows=_path(eval_rows),
+        weights=_path(weights),
+        minutes=minutes,
+    )
+
+
+def fit(
+    data: "Paths | Table",
+    run: str | Path,
+    *,
+    minutes: float = 20.0,
+    config: str | None = None,
+    traceroutes: str = "off",
+    start: str | Path | None = None,
+    final: bool = False,
+    queries: int = 1000,
+    baselines: Sequence[str] = (),
+    seed: int = 0,
+    world: str | Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Ingest, split, train, calibrate and evaluate: afterwards `load(run)` answers questions.
+
+    Needs `ping-llm[train]`. Interrupted, the same call goes on where it was.
+
+    Args:
+      data: whatever `read` takes: at least 300 measurements.
+      run: folder of the run.
+      minutes: minutes of training.
+      config: training config; by default chosen by data and machine.
+      traceroutes: `off`, `last` or `hops`, as for `read`.
+      start: run to begin with the weights of.
+      final: spend the last quarter of the minutes on all the data, after the report.
+      queries: questions of each test of the report.
+      baselines: simple methods to mix and compare with; by default all.
+      seed: random seed of what is held out.
+      world: folder of the simulation, where the data are simulated: adds the truth to the report.
+      say: called with a sentence at each step.
+
+    Returns:
+      the report, as in RUN/report/report.json.
+    """
+    need("train")
+    from ping_llm.fit.options import FitOptions
+    from ping_llm.fit.run import fit as run_fit
+    from ping_llm.splits.holdout import SplitOptions
+
+    options = FitOptions(
+        minutes=minutes,
+        config=config,
+        traceroutes=traceroutes,
+        final=final,
+        seed=seed,
+        splits=SplitOptions(seed=seed),
+        queries=queries,
+        baselines=tuple(baselines),
+    )
+    names = [str(_write_beside(data, Path(run)))] if is_table(data) else _names(data)
+    return run_fit(names, Path(run), options, say, start=_path(start), world=_path(world))
+
+
+def evaluate(
+    data: str | Path,
+    out: str | Path,
+    run: str | Path | None = None,
+    *,
+    queries: int = 2000,
+    baselines: Sequence[str] | None = None,
+    world: str | Path | None = None,
+    answers: str | Path | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Measure a run and the simple methods on held-out measurements, and write a report.
+
+    Needs `ping-llm[query]`. Interrupted, the same call goes on where it was.
+
+    Args:
+      data: measurements (Parquet), or a folder with the parts train and test.
+      out: folder of the report: report.html, report.json and pictures.
+      run: run or export to measure; without one, only the simple methods are.
+      queries: questions of each test at most; 0 for all.
+      baselines: names of simple methods; by default all whose packages are installed.
+      world: folder of the simulation, where the data are simulated: adds the truth.
+      answers: file to write every question and its answer to, one JSON object per line.
+      seed: random seed of what is held out and asked.
+
+    Returns:
+      the report, as in report.json: `splits` has for each test and method the figures.
+    """
+    need("query")
+    from ping_llm.answer.methods.registry import usable
+    from ping_llm.evaluate.inputs import EvaluateOptions
+    from ping_llm.evaluate.run import evaluate as run_evaluation
+    from ping_llm.splits.holdout import SplitOptions
+
+    options = EvaluateOptions(
+        splits=SplitOptions(seed=seed),
+        queries=queries,
+        baselines=usable() if baselines is None else tuple(baselines),
+        # Each address takes a fifth of a second: a quick look does without.
+        address_questions=20 if queries == 0 or queries >= 500 else 0,
+        seed=seed,
+    )
+    return run_evaluation(Path(data), Path(out), options, _path(run), _path(world), _path(answers))
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _names(paths: "Paths | Table") -> list[str]:
+    if isinstance(paths, str | Path):
+        return [str(paths)]
+    if not isinstance(paths, Sequence) or not all(isinstance(path, str | Path) for path in paths):
+        raise UsageError(
+            f"{type(paths).__name__} cannot be read: give paths, or a table of pandas, polars or pyarrow"
+        )
+    return [str(path) for path in paths]
+
+
+def _measurements(data: "Paths | Table") -> "Measurements":
+    from ping_llm.measurements.columns import Columns
+
+    return data if isinstance(data, Columns) else read(data)
+
+
+def _write_beside(data: "Paths | Table", folder: Path) -> Path:
+    """A table as a Parquet file beside a folder, named by its content: another table is another input."""
+    import pyarrow.parquet as pq
+
+    from ping_llm.files import whole_file
+
+    table = _measurements(data).to_arrow()
+    path = folder.parent / f"{folder.name}-input-{_digest(table)}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        with whole_file(path) as aside:
+            pq.write_table(table, aside)
+    return path
+
+
+def _digest(table: "pa.Table") -> str:
+    digest = hashlib.sha256()
+    for column in table.combine_chunks().columns:
+        for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers()):
+            digest.update(buffer if buffer is not None else b"-")
+    return digest.hexdigest()[:8]

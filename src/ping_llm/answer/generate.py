@@ -1,0 +1,103 @@
+"""Sampling of whole measurements. Every token is masked by the grammar, so the result always decodes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ping_llm.answer.address_tree import check_temperature, draw
+from ping_llm.errors import UsageError
+from ping_llm.tokens import vocab
+from ping_llm.tokens.grammar import Grammar
+from ping_llm.tokens.reference import decode
+from ping_llm.tokens.statement import Statement
+from ping_llm.tokens.vocab import Field
+
+if TYPE_CHECKING:
+    from ping_llm.answer.model import Model
+
+#: Tokens of the longest measurement of the default fields.
+_LONGEST = 60
+#: Tokens of an average one, with its time and sometimes a prefix or a source.
+ROOM_IPV4, ROOM_IPV6 = 18, 30
+_FIELDS = {"src": Field.SRC, "dst": Field.DST, "time": Field.TIME, "rtt": Field.RESULT, "size": Field.SIZE,
+           "errors": Field.ERRORS, "msm_id": Field.MSM_ID}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Sampled measurements.
+
+    Attributes:
+      histories: the new measurements of each history.
+      notes: sentences about what was left out.
+    """
+
+    histories: tuple[tuple[Statement, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def generate(
+    model: "Model",
+    beginning: Sequence[int] | np.ndarray,
+    histories: int,
+    measurements: int,
+    temperature: float,
+    seed: int,
+    *,
+    goes_on: bool = False,
+) -> Generated:
+    """Continue `beginning` (tokens, may be empty) `histories` times.
+
+    With `goes_on` the last measurement of the beginning is completed and is the first new one. There are
+    fewer than requested where the length that the model was trained on is reached.
+    """
+    if histories < 1 or measurements < 1:
+        raise UsageError(f"histories and measurements must be at least 1, not {histories} and {measurements}")
+    check_temperature(temperature)
+    names = model.tokens.get("context", {}).get("fields", "src,dst,rtt,time")
+    fields = frozenset(_FIELDS[name.strip()] for name in names.split(","))
+    place = Grammar(model.encoding, fields).follow(int(token) for token in beginning)
+    room = min(measurements * _LONGEST, model.config.max_length - len(beginning) - 1)
+    decoder = model.engine.start(model.engine.prefill([np.asarray(beginning, np.int32)]), histories, room)
+    generator = np.random.default_rng(seed)
+    told = int((np.asarray(beginning) == vocab.MEASUREMENT).sum())
+    old = told - (1 if goes_on else 0)
+    wanted = old + measurements
+    places = [place] * histories
+    ids = [list(map(int, beginning)) for _ in range(histories)]
+    whole = [len(beginning) if place.may_end else _last_measurement(beginning)] * histories
+    begun = np.full(histories, told)
+    after = decoder.log_probabilities
+    done = np.zeros(histories, bool)
+    for _ in range(room):
+        masks = np.stack([place.allowed() for place in places])
+        drawn = draw(np.where(masks, after, -np.inf), temperature, generator)
+        for row in np.flatnonzero(~done).tolist():
+            token = int(drawn[row])
+            if token == vocab.MEASUREMENT:
+                whole[row] = len(ids[row])
+                if begun[row] == wanted:
+                    done[row] = True
+                    continue
+                begun[row] += 1
+            places[row] = places[row].after(token)
+            ids[row].append(token)
+        if done.all():
+            break
+        after = decoder.step(drawn)
+    made = [decode(tokens[:end], model.encoding)[old:] for tokens, end in zip(ids, whole, strict=True)]
+    fewest = min(map(len, made))
+    notes: tuple[str, ...] = ()
+    if fewest < measurements:
+        notes = (
+            f"only {fewest} of {measurements} measurements were made: the model was trained on "
+            f"{model.config.max_length} tokens, and {len(beginning)} were known",
+        )
+    return Generated(tuple(map(tuple, made)), notes)
+
+
+def _last_measurement(ids: Sequence[int] | np.ndarray) -> int:
+    """Where the measurement that is not whole begins."""
+    return int(np.flatnonzero(np.asarray(ids) == vocab.MEASUREMENT)[-1])

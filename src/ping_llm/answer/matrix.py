@@ -1,0 +1,189 @@
+"""Sources × destinations: a latency matrix, made row by row.
+
+OUT/matrix.json      what was asked; a second start with the same goes on
+    rows/*.parquet   one file per source, whole or not there
+    matrix.parquet   all of them, source by source, once every row is done
+
+Memory holds one source's answers. Everything else (CSV, netem commands, the JSON for simulators) is written
+from matrix.parquet, row group by row group.
+"""
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+
+from ping_llm.answer.answering import RttAnswer
+from ping_llm.answer.context import Question
+from ping_llm.errors import UsageError
+from ping_llm.files import whole_file, write_json
+from ping_llm.locks import only_writer
+from ping_llm.progress import Progress
+
+#: Quantiles of the RTT given a reply: enough to draw from, and the middle one is the median.
+LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
+_NAMES = tuple(f"q{round(100 * level):02d}" for level in LEVELS)
+
+_SCHEMA = pa.schema(
+    [("src", pa.string()), ("dst", pa.string()), ("no_reply", pa.float64()), ("point", pa.float64())]
+    + [(name, pa.float64()) for name in _NAMES]
+    + [("pair_measurements", pa.int64()), ("kind", pa.string())]
+)
+
+
+#: What answers: `rtt_stream` of a run or of a simple method.
+Ask = Callable[[Sequence[Question]], Iterator[tuple[int, RttAnswer]]]
+
+
+def matrix(
+    ask: Ask,
+    sources: Sequence[str],
+    destinations: Sequence[str],
+    out: Path,
+    *,
+    at: str | None = None,
+    origin: str = "",
+) -> Path:
+    """Answer every pair of one IP version, and return OUT/matrix.parquet.
+
+    Args:
+      sources, destinations: addresses or prefixes.
+      origin: what answers, for the check that a second start asks the same.
+    """
+    for words, given in (("source", sources), ("destination", destinations)):
+        if not given:
+            raise UsageError(f"matrix needs at least one {words}")
+        twice = [name for number, name in enumerate(given) if name in given[:number]]
+        if twice:
+            raise UsageError(f"the {words} {twice[0]} is listed twice")
+    asked = {"sources": list(sources), "destinations": list(destinations), "at": at, "origin": origin}
+    table = out / "matrix.parquet"
+    with only_writer(out, "matrix"):
+        saved = out / "matrix.json"
+        if saved.exists():
+            if json.loads(saved.read_text(encoding="utf-8")) != asked:
+                raise UsageError(f"{out} holds another matrix: give another --out")
+        elif any(path.name != ".lock" for path in out.iterdir()):
+            raise UsageError(f"{out} is not empty and holds no matrix: give another --out")
+        write_json(saved, asked)
+        rows = out / "rows"
+        rows.mkdir(exist_ok=True)
+        with Progress("pairs", len(sources) * len(destinations)) as progress:
+            for number, src in enumerate(sources):
+                path = rows / f"{number:06d}.parquet"
+                if not path.exists():
+                    with whole_file(path) as aside:
+                        pq.write_table(_row(ask, src, destinations, at), aside)
+                progress.advance(len(destinations))
+        _join([rows / f"{number:06d}.parquet" for number in range(len(sources))], table)
+    return table
+
+
+def _row(ask: Ask, src: str, destinations: Sequence[str], at: str | None) -> pa.Table:
+    """The answers of one source; destinations of the other IP version are left out."""
+    questions = []
+    version = Question.of(src).src.version
+    for dst in destinations:
+        if Question.of(dst).src.version == version:
+            questions.append(Question.of(src, dst, at))
+    answers: list[RttAnswer | None] = [None] * len(questions)
+    for index, answer in ask(questions):
+        answers[index] = answer
+    done = [answer for answer in answers if answer is not None]
+    quantiles = np.array([answer.distribution.quantile(LEVELS) for answer in done]).reshape(-1, len(LEVELS))
+    columns: dict[str, Any] = {
+        "src": [str(answer.question.src) for answer in done],
+        "dst": [str(answer.question.dst) for answer in done],
+        "no_reply": [answer.failure for answer in done],
+        "point": [answer.distribution.point for answer in done],
+    }
+    columns |= {name: quantiles[:, number] for number, name in enumerate(_NAMES)}
+    columns["pair_measurements"] = [answer.rests_on.get("pair_measurements", 0) for answer in done]
+    columns["kind"] = [answer.rests_on.get("kind", "") for answer in done]
+    return pa.table(columns, schema=_SCHEMA)
+
+
+def _join(parts: Iterable[Path], table: Path) -> None:
+    with whole_file(table) as aside, pq.ParquetWriter(aside, _SCHEMA) as writer:
+        for part in parts:
+            writer.write_table(pq.read_table(part))
+
+
+def write_csv(table: Path, path: Path) -> None:
+    """The whole matrix, one pair per line."""
+    with whole_file(path) as aside, pc.CSVWriter(aside, _SCHEMA) as writer:
+        for batch in pq.ParquetFile(table).iter_batches():
+            writer.write_batch(batch)
+
+
+def write_netem(table: Path, path: Path, device: str = "eth0") -> None:
+    """A shell script per source host, in one file: `tc` commands that delay packets as the matrix says.
+
+    The sending side delays by the whole round trip: median, and (q75 - q25) / 1.35 as the deviation, which
+    netem draws from a normal distribution; and drops the share that gets no reply.
+    """
+    device = shlex.quote(device)
+    with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
+        file.write(
+            '#!/bin/sh\n# Usage: sh FILE SOURCE, as root, on the host that plays SOURCE.\ncase "$1" in\n'
+        )
+        for src, rows in _by_source(table):
+            file.write(f"{shlex.quote(src)})\n  tc qdisc replace dev {device} root handle 1: htb\n")
+            for number, row in enumerate(rows, 1):
+                deviation = max((row["q75"] - row["q25"]) / 1.35, 0.0)
+                protocol, match = ("ipv6", "ip6") if ":" in row["dst"] else ("ip", "ip")
+                file.write(
+                    f"  tc class add dev {device} parent 1: classid 1:{number:x} htb rate 10gbit\n"
+                    f"  tc qdisc add dev {device} parent 1:{number:x} netem limit 100000 "
+                    f"delay {row['q50']:.3f}ms {deviation:.3f}ms distribution normal "
+                    f"loss {100 * row['no_reply']:.3f}%\n"
+                    f"  tc filter add dev {device} parent 1: protocol {protocol} u32 "
+                    f"match {match} dst {row['dst']} flowid 1:{number:x}\n"
+                )
+            file.write("  ;;\n")
+        file.write('*) echo "not in this matrix: $1" >&2; exit 2 ;;\nesac\n')
+
+
+def write_simulator(table: Path, path: Path) -> None:
+    """JSON for network simulators: per pair P(no reply) and quantiles of the RTT in ms."""
+    with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
+        head = {"format": "ping-llm latency matrix", "version": 1, "unit": "ms", "levels": list(LEVELS)}
+        file.write(json.dumps(head)[:-1] + ', "pairs": [')
+        first = True
+        for src, rows in _by_source(table):
+            for row in rows:
+                pair = {
+                    "src": src,
+                    "dst": row["dst"],
+                    "no_reply": row["no_reply"],
+                    "rtt": [round(row[name], 4) for name in _NAMES],
+                }
+                file.write(("\n" if first else ",\n") + json.dumps(pair))
+                first = False
+        file.write("\n]}\n")
+
+
+def _by_source(table: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    file = pq.ParquetFile(table)
+    for group in range(file.num_row_groups):
+        rows = file.read_row_group(group).to_pylist()
+        if rows:
+            yield rows[0]["src"], rows
+
+
+def medians(table: Path) -> tuple[list[str], list[str], np.ndarray]:
+    """Sources, destinations and medians [sources, destinations]; NaN where there is no pair."""
+    columns = pq.read_table(table, columns=["src", "dst", "q50"])
+    src, dst = columns["src"].to_pylist(), columns["dst"].to_pylist()
+    sources, destinations = list(dict.fromkeys(src)), list(dict.fromkeys(dst))
+    row = {name: number for number, name in enumerate(sources)}
+    column = {name: number for number, name in enumerate(destinations)}
+    out = np.full((len(sources), len(destinations)), np.nan)
+    out[[row[name] for name in src], [column[name] for name in dst]] = columns["q50"].to_numpy()
+    return sources, destinations, out

@@ -1,0 +1,290 @@
+"""What the simple methods share: interface, failure rates, and distributions from point predictions.
+
+A method learns from measurements, then answers queries with distributions. P(no reply) is estimated by
+destination, source and pair, each shrunk to the rate of the wider group (empirical Bayes).
+
+A method that predicts one number learns its relative error on an inner split that mirrors the outer one
+(`splits.inner_split`): it is fitted to a part of the training data and asked about the rest. The quantiles of
+log(actual / predicted), by how new the query is and by the method's own groups, become its spread. Then it is
+fitted to all of the training data. This is a split-conformal predictive distribution (Vovk et al.,
+"Cross-conformal predictive distributions", COPA 2018).
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Self
+
+import numpy as np
+
+from ping_llm.answer.distribution import Predictive, RttDistributions, bits_of, mixed
+from ping_llm.answer.methods import pair_kernels
+from ping_llm.measurements.columns import Columns, Queries
+from ping_llm.measurements.history import History
+from ping_llm.measurements.ids import Ids, pairs_of
+from ping_llm.measurements.schema import MAX_RTT_MS
+from ping_llm.splits.holdout import inner_split
+from ping_llm.splits.novelty import Novelty
+
+#: Levels at which distributions are tabulated: 1/64 apart in the middle, finer in the tails.
+LEVELS = np.unique(
+    np.concatenate([[0, 0.001, 0.0025, 0.005], np.linspace(0, 1, 65), [0.995, 0.9975, 0.999, 1]])
+)
+
+#: Share of the training marginal in every answer, which bounds the cost of an unexpected result.
+BACKGROUND = 0.02
+
+
+class Answering(ABC):
+    """A method of an evaluation: after `fit`, `predict` may be called any number of times."""
+
+    name: str
+    #: Publication of the method.
+    paper: ClassVar[str] = ""
+    #: Increased when its answers change, so that cached answers are not reused.
+    revision: ClassVar[int] = 1
+
+    @abstractmethod
+    def fit(self, train: Columns) -> Self: ...
+
+    @abstractmethod
+    def predict(self, queries: Queries, context: History) -> Predictive:
+        """Answer each query from the training data and the earlier measurements in `context`."""
+
+
+class Method(Answering):
+    """A simple method: its answers can be mixed."""
+
+    @abstractmethod
+    def predict(self, queries: Queries, context: History) -> RttDistributions: ...
+
+
+#: Of what the marginal leaves for RTTs that have not been seen, this share lies above twice the largest.
+_FAR = 0.01
+
+
+def marginal(train: Columns) -> RttDistributions:
+    """The training replies' distribution in one row, with a thin tail over all that the schema allows.
+
+    One part in a thousand (more when little has been seen) is even in log RTT up to twice the largest RTT,
+    and then falls with the square: even up to the hour that is allowed, it would add 240 ms to every mean.
+    """
+    rtt = train.rtt[train.replied]
+    if not len(rtt):
+        rtt = np.array([1.0, 100.0])
+    values = np.quantile(rtt, LEVELS)
+    top = min(max(2 * float(rtt.max()), 10.0), MAX_RTT_MS / 4)
+    near = np.expm1(np.linspace(0, np.log1p(top), 33))
+    far = np.exp(np.linspace(np.log(top), np.log(MAX_RTT_MS), 17))[1:]
+    levels = np.concatenate([np.linspace(0, 1 - _FAR, 33), 1 - _FAR * (top / far) ** 2])
+    levels[-1] = 1.0
+    everything = RttDistributions(np.concatenate([near, far])[None], levels, np.zeros(1))
+    weight = np.array([1.0 / (1.0 + min(len(rtt), 1000))])
+    return mixed(values[None], LEVELS, everything, weight, np.zeros(1))
+
+
+def medians(number: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """Median of the values of each group 0 … size - 1, none of which is empty."""
+    order = np.lexsort((values, number))
+    start = np.searchsorted(number[order], np.arange(size))
+    end = np.searchsorted(number[order], np.arange(size), side="right")
+    ranked = values[order]
+    out: np.ndarray = 0.5 * (ranked[start + (end - start - 1) // 2] + ranked[start + (end - start) // 2])
+    return out
+
+
+#: A group's rate is shrunk as if it had seen this many results of the wider group.
+PRIOR_RESULTS = 10.0
+
+#: The same for a pair's newest results against its rate in training.
+RECENT_PRIOR_RESULTS = 2.0
+
+
+class FailureRates:
+    """Rates learned from training data."""
+
+    def __init__(self, train: Columns):
+        failed = ~train.replied
+        self.overall = float((failed.sum() + 0.5) / (len(train) + 1.0))
+        self._src, self._dst = Ids(train.src), Ids(train.dst)
+        self._pair = Ids(pairs_of(train.src, train.dst))
+        self._src_counts = _counts(self._src, failed)
+        self._dst_counts = _counts(self._dst, failed)
+        self._pair_counts = _counts(self._pair, failed)
+
+    def by_source(self, queries: Queries) -> np.ndarray:
+        return _shrunk(self._src_counts, self._src.find(queries.src), self.overall)
+
+    def by_destination(self, queries: Queries) -> np.ndarray:
+        return _shrunk(self._dst_counts, self._dst.find(queries.dst), self.overall)
+
+    def measurements_to(self, queries: Queries) -> np.ndarray:
+        """int64 [n]: how many measurements the training data have to each query's destination."""
+        out: np.ndarray = np.append(self._dst_counts[1], 0)[self._dst.find(queries.dst)].astype(np.int64)
+        return out
+
+    def by_ends(self, queries: Queries) -> np.ndarray:
+        """Both ends' odds, multiplied, relative to the overall odds."""
+        ends = _odds(self.by_source(queries)) * _odds(self.by_destination(queries))
+        odds: np.ndarray = ends / _odds(self.overall)
+        out: np.ndarray = odds / (1 + odds)
+        return out
+
+    def by_pair(self, queries: Queries, context: History) -> np.ndarray:
+        """The pair's rate in training, moved by its newest results before the query."""
+        number = self._pair.find(pairs_of(queries.src, queries.dst))
+        trained = _shrunk(self._pair_counts, number, self.by_ends(queries))
+        past = context.results_of_pair(queries)
+        failed, weight = pair_kernels.recent_failures(past.columns.rtt, past.low, past.high)
+        out: np.ndarray = (failed + RECENT_PRIOR_RESULTS * trained) / (weight + RECENT_PRIOR_RESULTS)
+        return out
+
+
+def _counts(ids: Ids, failed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.bincount(ids.of_rows, failed, len(ids)), np.bincount(ids.of_rows, minlength=len(ids))
+
+
+def _shrunk(
+    counts: tuple[np.ndarray, np.ndarray], number: np.ndarray, wider: float | np.ndarray
+) -> np.ndarray:
+    failures, total = (np.append(c, 0.0)[number] for c in counts)  # a new group, -1, reads the appended zero
+    out: np.ndarray = (failures + PRIOR_RESULTS * wider) / (total + PRIOR_RESULTS)
+    return out
+
+
+def _odds[P: (float, np.ndarray)](probability: P) -> P:
+    out: P = probability / (1 - probability)
+    return out
+
+
+#: Residuals are log((y + FLOOR) / (x + FLOOR)), so that errors below 0.1 ms do not matter.
+FLOOR_MS = 0.1
+
+#: Fewer residuals than this do not determine tails: those of a wider group are used.
+ENOUGH = 60
+
+
+#: Shares of the marginal to choose from.
+_SHARES = (0.005, 0.01, BACKGROUND, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
+
+
+class PointMethod(Method):
+    """A method that predicts one number and a group in which its predictions are about equally good."""
+
+    #: How many groups `points` may return, numbered from 0.
+    groups: ClassVar[int] = 1
+
+    @abstractmethod
+    def learn(self, train: Columns) -> None:
+        """Learn what `points` needs."""
+
+    @abstractmethod
+    def points(self, queries: Queries, context: History) -> tuple[np.ndarray, np.ndarray]:
+        """Predicted RTT in ms, [n], and the group of each prediction, int [n]."""
+
+    def failure(self, queries: Queries, context: History) -> np.ndarray:
+        return self.failures.by_ends(queries)
+
+    def newness(self, queries: Queries, context: History) -> np.ndarray:
+        """int64 [n]: how new each query is to the method, a class of `Novelty`."""
+        return self._novelty.classes(queries.src, queries.dst)
+
+    def fit(self, train: Columns) -> Self:
+        learn_on, asked, context = inner_split(train)
+        self.background = marginal(train)
+        self.learn(learn_on)
+        replied = asked.replied
+        if isinstance(context.limit, np.ndarray):
+            context = context.limited(context.limit[replied])
+        asked = asked.take(replied)
+        predicted, group = self.points(asked.queries(), context)
+        novelty = Novelty.of(learn_on).classes(asked.src, asked.dst)
+        self._residuals = _residual_tables(
+            predicted, asked.rtt, group * Novelty.COUNT + novelty, self._tables
+        )
+        self._weights = self._background_weights(asked, predicted, group, novelty)
+        self.learn(train)
+        self.failures, self._novelty = FailureRates(train), Novelty.of(train)
+        return self
+
+    def predict(self, queries: Queries, context: History) -> RttDistributions:
+        predicted, group = self.points(queries, context)
+        novelty = self.newness(queries, context)
+        values = _spread(predicted, self._residuals[group * Novelty.COUNT + novelty])
+        failure = self.failure(queries, context)
+        out = mixed(values, LEVELS, self.background, self._weights[novelty], failure)
+        # The share of the marginal and the shift minimise bits; the point estimate stays the method's own.
+        return RttDistributions(out.values, out.levels, failure, point=np.maximum(predicted, 0.0))
+
+    @property
+    def _tables(self) -> int:
+        return self.groups * Novelty.COUNT
+
+    def _background_weights(
+        self, asked: Columns, predicted: np.ndarray, group: np.ndarray, novelty: np.ndarray
+    ) -> np.ndarray:
+        """The share of the marginal that costs the fewest bits, by novelty.
+
+        Found across two halves of the inner test, by source: residuals of one, bits of the other.
+        """
+        first = Ids(asked.src).of_rows % 2 == 0
+        own = np.zeros(len(asked))
+        for half in (first, ~first):
+            table = _residual_tables(
+                predicted[half], asked.rtt[half], (group * Novelty.COUNT + novelty)[half], self._tables
+            )
+            values = _spread(predicted[~half], table[(group * Novelty.COUNT + novelty)[~half]])
+            own[~half] = RttDistributions(values, LEVELS, np.zeros(len(values))).bin_probability(
+                asked.rtt[~half]
+            )
+        row = np.zeros(len(asked), np.int64)
+        wide = RttDistributions(self.background.values, self.background.levels, np.zeros(len(asked)), row)
+        wide_probability = wide.bin_probability(asked.rtt)
+        out = np.full(Novelty.COUNT, BACKGROUND)
+        for number in range(Novelty.COUNT):
+            if (novelty == number).sum() >= ENOUGH:
+                out[number] = best_share(own[novelty == number], wide_probability[novelty == number])
+        return out
+
+
+def best_share(own: np.ndarray, wide: np.ndarray) -> float:
+    """The share of the marginal that costs the fewest bits, from the probabilities of what happened."""
+    shares = np.array(_SHARES)[:, None]
+    return _SHARES[int(np.argmin(bits_of((1 - shares) * own + shares * wide).mean(axis=1)))]
+
+
+def _spread(predicted: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+    """Values at LEVELS of each prediction with its table of residuals."""
+    values = (np.maximum(predicted, 0.0)[:, None] + FLOOR_MS) * np.exp(residuals) - FLOOR_MS
+    out: np.ndarray = np.clip(values, 0.0, MAX_RTT_MS)
+    return out
+
+
+def _residual_tables(predicted: np.ndarray, actual: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
+    """float64 [groups, levels]: quantiles of the log ratio, a group's own, else its novelty's, else all."""
+    residual = np.log((actual + FLOOR_MS) / (np.maximum(predicted, 0.0) + FLOOR_MS))
+    overall = np.quantile(residual, LEVELS) if len(residual) else np.linspace(-1, 1, len(LEVELS))
+    wider = []
+    for novelty in range(Novelty.COUNT):
+        own = residual[group % Novelty.COUNT == novelty]
+        wider.append(np.quantile(own, LEVELS) if len(own) >= ENOUGH else overall)
+    out = np.empty((groups, len(LEVELS)))
+    for number in range(groups):
+        own = residual[group == number]
+        out[number] = np.quantile(own, LEVELS) if len(own) >= ENOUGH else wider[number % Novelty.COUNT]
+    return out
+
+
+class Medians:
+    """Medians by destination, by source and of all: the answer where a method has none."""
+
+    def __init__(self, replies: Columns):
+        self.sources, self.destinations = Ids(replies.src), Ids(replies.dst)
+        self.overall = float(np.median(replies.rtt)) if len(replies) else 50.0
+        self.by_source = medians(self.sources.of_rows, replies.rtt, len(self.sources))
+        self.by_destination = medians(self.destinations.of_rows, replies.rtt, len(self.destinations))
+
+    def fallback(self, queries: Queries) -> np.ndarray:
+        """The destination's median, else the source's, else the overall one."""
+        source = np.append(self.by_source, self.overall)[self.sources.find(queries.src)]
+        number = self.destinations.find(queries.dst)
+        out: np.ndarray = np.where(number >= 0, np.append(self.by_destination, 0.0)[number], source)
+        return out

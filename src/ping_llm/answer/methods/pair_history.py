@@ -1,0 +1,94 @@
+"""The pair's own past: its last value, medians of its last 8 and of all, a weighted mean, and by hour.
+
+The honest opponent wherever a pair has been measured before: most paths persist for hours to days, so
+the last RTT is hard to beat. How far it will be off is learned by how many values the past holds and how
+much they vary. A pair without a past to look at is answered with its median in training, else with its
+destination's, its source's or the overall one.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+
+from ping_llm.answer.methods import pair_kernels
+from ping_llm.answer.methods.base import Medians, PointMethod
+from ping_llm.measurements.columns import Columns, Queries
+from ping_llm.measurements.history import History, Ranges
+from ping_llm.measurements.ids import Ids, pairs_of
+from ping_llm.splits.novelty import Novelty
+
+# Groups of equally good predictions: a past of 1, 2–3, 4–7, 8+ values × spread of the recent ones.
+_COUNT_EDGES = np.array([2, 4, 8])
+_SPREAD_EDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.3])
+_HISTORY_GROUPS = (len(_COUNT_EDGES) + 1) * (len(_SPREAD_EDGES) + 1)
+
+_KINDS = {
+    "last": pair_kernels.LAST,
+    "recent": pair_kernels.RECENT_MEDIAN,
+    "weighted": pair_kernels.WEIGHTED,
+    "median": pair_kernels.MEDIAN,
+    "hour": pair_kernels.HOUR,
+    "trained": pair_kernels.MEDIAN,
+}
+
+
+class PairHistory(PointMethod):
+    """One way to look at the past.
+
+    Args:
+      kind: `last` value, median of the `recent` 8, exponentially `weighted` mean, `median` of all up to the
+        query, median at the same `hour` of the day, or median of what was `trained` on only.
+    """
+
+    paper = 'Paxson, "End-to-end routing behavior in the Internet", SIGCOMM 1996 (paths persist)'
+    revision = 3
+    groups: ClassVar[int] = _HISTORY_GROUPS + 1
+
+    def __init__(self, kind: str = "last"):
+        self.kind = kind
+        self.name = f"pair {kind}"
+
+    def learn(self, train: Columns) -> None:
+        replies = train.take(train.replied)
+        self._medians = Medians(replies)
+        # Of each pair what was trained on: its median, how many replies, how much they vary.
+        past = History(replies)
+        self._pairs = Ids(pairs_of(replies.src, replies.dst))
+        _, first = np.unique(self._pairs.of_rows, return_index=True)
+        each = replies.take(first).queries().without_time()
+        self._trained = _from_past(past.replies_of_pair(each), each, np.arange(len(each)), "trained")
+
+    def points(self, queries: Queries, context: History) -> tuple[np.ndarray, np.ndarray]:
+        number = self._pairs.find(pairs_of(queries.src, queries.dst))
+        point, count, spread = (np.append(values, 0)[number] for values in self._trained)
+        if self.kind != "trained":
+            # The context usually holds the training data as well; without one, the trained median is known.
+            recent = context.replies_of_pair(queries)
+            index = np.flatnonzero(recent.count > 0)
+            point[index], count[index], spread[index] = _from_past(recent, queries, index, self.kind)
+        group = np.searchsorted(_COUNT_EDGES, count, side="right") * (len(_SPREAD_EDGES) + 1)
+        group += np.searchsorted(_SPREAD_EDGES, spread)
+        unknown = count == 0
+        point = np.where(unknown, self._medians.fallback(queries), point)
+        return point, np.where(unknown, _HISTORY_GROUPS, group)
+
+    def newness(self, queries: Queries, context: History) -> np.ndarray:
+        """A pair with a past to look at is known, whether it was trained on or not."""
+        classes = super().newness(queries, context)
+        return np.where(context.replies_of_pair(queries).count > 0, Novelty.KNOWN_PAIR, classes)
+
+    def failure(self, queries: Queries, context: History) -> np.ndarray:
+        return self.failures.by_pair(queries, context)
+
+
+def _from_past(past: Ranges, queries: Queries, index: np.ndarray, kind: str) -> tuple[np.ndarray, ...]:
+    """Point, number of values and spread of some of the queries' pasts."""
+    out: tuple[np.ndarray, ...] = pair_kernels.from_past(
+        past.columns.rtt,
+        past.columns.time,
+        past.low[index],
+        past.high[index],
+        queries.time[index],
+        _KINDS[kind],
+    )
+    return out

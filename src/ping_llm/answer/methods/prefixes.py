@@ -1,0 +1,89 @@
+"""Longest-prefix median: the median between the narrowest pair of prefixes that has been measured enough.
+
+Addresses near each other in the address space are often near each other in the network: the idea behind
+King (Gummadi et al., "King: estimating latency between arbitrary Internet end hosts", IMW 2002) and
+iPlane's clustering by BGP atoms (Madhyastha et al., OSDI 2006), without their probes.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+
+from ping_llm.answer.methods.base import PointMethod, medians
+from ping_llm.measurements import addresses
+from ping_llm.measurements.columns import Columns, Queries
+from ping_llm.measurements.history import History
+from ping_llm.measurements.ids import Ids
+
+# Leading bits of each width, for IPv4 and IPv6: a host, a site, a provider's block, a region, anywhere.
+_HOST, _SITE, _BLOCK, _REGION, _ANY = range(5)
+_IPV4_BITS = (32, 24, 16, 8, 0)
+_IPV6_BITS = (128, 48, 32, 20, 0)
+
+#: (source, destination) from the narrowest to the widest.
+LADDER = (
+    (_HOST, _HOST),
+    (_SITE, _HOST),
+    (_HOST, _SITE),
+    (_SITE, _SITE),
+    (_BLOCK, _HOST),
+    (_BLOCK, _SITE),
+    (_HOST, _BLOCK),
+    (_SITE, _BLOCK),
+    (_REGION, _HOST),
+    (_REGION, _SITE),
+    (_BLOCK, _BLOCK),
+    (_ANY, _HOST),
+    (_ANY, _SITE),
+    (_REGION, _BLOCK),
+    (_HOST, _ANY),
+    (_SITE, _ANY),
+    (_ANY, _BLOCK),
+    (_ANY, _REGION),
+    (_ANY, _ANY),
+)
+
+#: A median of fewer replies is not trusted, except on the widest rung.
+_ENOUGH = 3
+
+
+class Prefixes(PointMethod):
+    name = "prefixes"
+    paper = "Gummadi et al., King, IMW 2002; Madhyastha et al., iPlane, OSDI 2006 (locality of prefixes)"
+    groups: ClassVar[int] = len(LADDER)
+
+    def learn(self, train: Columns) -> None:
+        replies = train.take(train.replied)
+        self._rungs = []
+        for rung in LADDER:
+            ids = Ids(_keys(replies.src, replies.dst, rung))
+            count = np.bincount(ids.of_rows, minlength=len(ids))
+            self._rungs.append((ids, medians(ids.of_rows, replies.rtt, len(ids)), count))
+
+    def points(self, queries: Queries, context: History) -> tuple[np.ndarray, np.ndarray]:
+        point, group = np.full(len(queries), np.nan), np.full(len(queries), len(LADDER) - 1)
+        open_ = np.arange(len(queries))
+        for number, (rung, (ids, median, count)) in enumerate(zip(LADDER, self._rungs, strict=True)):
+            found = ids.find(_keys(queries.src[open_], queries.dst[open_], rung))
+            good = (found >= 0) & ((np.append(count, 0)[found] >= _ENOUGH) | (rung == (_ANY, _ANY)))
+            point[open_[good]], group[open_[good]] = median[found[good]], number
+            open_ = open_[~good]
+        overall = float(np.nanmedian(self._rungs[-1][1])) if len(self._rungs[-1][1]) else 50.0
+        return np.where(np.isnan(point), overall, point), group
+
+
+def _keys(src: np.ndarray, dst: np.ndarray, rung: tuple[int, int]) -> np.ndarray:
+    """uint8 [n, 34]: both prefixes, and the IP version where nothing else tells it."""
+    return np.concatenate([_prefix(src, rung[0]), _prefix(dst, rung[1])], axis=1)
+
+
+def _prefix(packed: np.ndarray, width: int) -> np.ndarray:
+    ipv4 = addresses.is_ipv4(packed)
+    masks = np.stack([_mask(_IPV6_BITS[width]), _mask(96 + _IPV4_BITS[width])])
+    return np.concatenate([packed & masks[ipv4.astype(np.int64)], ipv4[:, None].astype(np.uint8)], axis=1)
+
+
+def _mask(bits: int) -> np.ndarray:
+    ones = np.zeros(128, np.uint8)
+    ones[:bits] = 1
+    return np.packbits(ones)

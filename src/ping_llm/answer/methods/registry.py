@@ -1,0 +1,62 @@
+"""Every simple method by name."""
+
+import importlib.util
+from collections.abc import Callable
+from functools import partial
+
+from ping_llm.answer.distribution import RttDistributions
+from ping_llm.answer.methods.base import FailureRates, Medians, Method
+from ping_llm.answer.methods.boosted import Boosted, Trees
+from ping_llm.answer.methods.dmfsgd import Dmfsgd
+from ping_llm.answer.methods.marginals import ByDestination, BySource, Global
+from ping_llm.answer.methods.neighbours import Neighbours
+from ping_llm.answer.methods.pair_history import PairHistory
+from ping_llm.answer.methods.prefixes import Prefixes
+from ping_llm.answer.methods.vivaldi import Vivaldi
+from ping_llm.errors import UsageError
+from ping_llm.measurements.ids import Ids
+from ping_llm.splits.novelty import Novelty
+
+#: From what knows nothing to what knows most.
+BASELINES: dict[str, Callable[[], Method]] = {
+    "global": Global,
+    "by source": BySource,
+    "by destination": ByDestination,
+    "prefixes": Prefixes,
+    "vivaldi": Vivaldi,
+    "dmfsgd": Dmfsgd,
+    "neighbours": Neighbours,
+    "boosted": Boosted,
+    "pair trained": partial(PairHistory, "trained"),
+    "pair hour": partial(PairHistory, "hour"),
+    "pair median": partial(PairHistory, "median"),
+    "pair weighted": partial(PairHistory, "weighted"),
+    "pair recent": partial(PairHistory, "recent"),
+    "pair last": partial(PairHistory, "last"),
+}
+
+
+def make(name: str) -> Method:
+    return BASELINES[full_name(name)]()
+
+
+def full_name(name: str) -> str:
+    """The name of a method: `last` is short for `pair last`, and `by-source` is `by source`."""
+    spaced = name.strip().replace("-", " ")
+    for candidate in (spaced, f"pair {spaced}"):
+        if candidate in BASELINES:
+            return candidate
+    raise UsageError(f"there is no method {name!r}; choose from: {', '.join(BASELINES)}")
+
+
+def usable() -> tuple[str, ...]:
+    """The methods whose packages are installed: `boosted` is fitted by scikit-learn."""
+    return tuple(name for name in BASELINES if name != "boosted" or importlib.util.find_spec("sklearn"))
+
+
+def kept_classes() -> list[type]:
+    """The classes that a fitted method is made of, for `answer.state`."""
+    return [
+        Global, BySource, ByDestination, Prefixes, Vivaldi, Dmfsgd, Neighbours, Boosted, PairHistory,
+        Trees, FailureRates, Medians, Novelty, Ids, RttDistributions,
+    ]  # fmt: skip

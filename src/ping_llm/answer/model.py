@@ -1,0 +1,457 @@
+"""A loaded model, with one method per kind of query."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from ping_llm.answer import answering
+from ping_llm.answer import rank as ranking
+from ping_llm.answer import rtt as rtt_query
+from ping_llm.answer.address_tree import AddressTree, Completions
+from ping_llm.answer.answering import RAW, STACK, RttAnswer
+from ping_llm.answer.complete import (
+    CANDIDATES,
+    Inverse,
+    destination_tree,
+    inverse,
+    nothing,
+    source_tree,
+    weighed,
+)
+from ping_llm.answer.context import (
+    ONE_ORDER,
+    Context,
+    Prompt,
+    Question,
+    as_microseconds,
+    as_prefix,
+    build_prompts,
+)
+from ping_llm.answer.distribution import RttDistribution
+from ping_llm.answer.explain import LEFT_OUT, Explanation, explain
+from ping_llm.answer.generate import ROOM_IPV4, ROOM_IPV6, Generated, generate
+from ping_llm.answer.past import Data
+from ping_llm.answer.rank import Ranking
+from ping_llm.answer.rtt import RttScores
+from ping_llm.answer.score import Scorer
+from ping_llm.answer.stack import Stack
+from ping_llm.answer.table import LEVELS, rtt_table
+from ping_llm.errors import PingError, UsageError
+from ping_llm.interchange import Table, is_table
+from ping_llm.measurements.addresses import Prefix
+from ping_llm.measurements.schema import Measurement
+from ping_llm.model import export
+from ping_llm.model.config import ModelConfig
+from ping_llm.model.engine import Engine, keep_compiled
+from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RttEncoding, rtt_encoding
+from ping_llm.tokens.vocab import RTT, Field
+
+Address = str | Prefix
+Time = datetime | int | float | str
+Known = Context | Sequence[Measurement] | Table
+
+
+class Model:
+    """Weights, tokens, engine, and the stack that turns them into calibrated answers.
+
+    `ping_llm.load` makes one.
+
+    Attributes:
+      stack: None for a run that was never calibrated; its answers are those of the network alone.
+      data: where questions without a context take theirs from; None: nowhere.
+      data_note: why the data recorded in the run are not used, if they are not.
+      lost_to: by test of the run's report, the simple method that was better, if one was.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        encoding: RttEncoding,
+        tokens: dict[str, Any],
+        origin: Path | None = None,
+        stack: Stack | None = None,
+    ):
+        self.engine, self.encoding, self.tokens, self.origin = engine, encoding, tokens, origin
+        self.stack = stack
+        self.data: Data | None = None
+        self.data_note: str | None = None
+        self.lost_to: dict[str, dict[str, Any]] = {}
+
+    @classmethod
+    def load(cls, source: str | Path, *, data: str | Path | bool = True) -> "Model":
+        """Load a run, a checkpoint or an export.
+
+        Args:
+          data: probe rows from which contexts are taken. True: those recorded in the run, if they still
+            exist; False: none.
+        """
+        keep_compiled()
+        model = export.read(source)
+        try:
+            encoding = rtt_encoding(
+                model.tokens.get("rtt_encoding", "compact"),
+                model.tokens.get("clip_limit_ms") or DEFAULT_CLIP_LIMIT_MS,
+            )
+        except ValueError as error:
+            raise PingError(f"{model.origin}: {error}") from None
+        engine = Engine(model.config, model.tensors)
+        stack = None if model.stack is None else Stack.load(model.stack)
+        loaded = cls(engine, encoding, model.tokens, model.origin, stack)
+        loaded.lost_to = _lost_to(model.stack)
+        if isinstance(data, (str, Path)):
+            loaded.data = Data(data)
+        elif data:
+            loaded._remember(Path(source))
+        return loaded
+
+    def _remember(self, run: Path) -> None:
+        """Open the rows that the run was fitted on, if they exist and are unchanged."""
+        wanted = export.remembered_data(run)
+        if wanted is None:
+            return
+        try:
+            found = Data(wanted["rows"])
+        except PingError:
+            self.data_note = f"the run's data are not at {wanted['rows']}: answers do not use it"
+            return
+        if found.fingerprint != wanted["fingerprint"]:
+            self.data_note = f"{wanted['rows']} has changed since the run: answers do not use it"
+            return
+        self.data = found
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.engine.config
+
+    @property
+    def has_time(self) -> bool:
+        return "time" in self.tokens.get("context", {}).get("fields", "time")
+
+    @property
+    def knows_unnamed_sources(self) -> bool:
+        """Whether it was trained on contexts that do not name their source."""
+        return float(self.tokens.get("context", {}).get("unnamed_source_probability", 0.0)) > 0
+
+    @overload
+    def rtt(
+        self,
+        src: Address,
+        dst: Address,
+        at: Time | None = None,
+        context: Known | None = None,
+        *,
+        data: Data | str | Path | None = None,
+        raw: bool = False,
+        method: str = STACK,
+        all_orders: bool = False,
+    ) -> RttAnswer: ...
+
+    @overload
+    def rtt(
+        self,
+        src: Table,
+        *,
+        context: Context | Table | None = None,
+        data: Data | str | Path | None = None,
+        raw: bool = False,
+        method: str = STACK,
+        all_orders: bool = False,
+        quantiles: Sequence[float] = LEVELS,
+    ) -> Any: ...
+
+    def rtt(
+        self,
+        src: Address | Table,
+        dst: Address | None = None,
+        at: Time | None = None,
+        context: Known | None = None,
+        *,
+        data: Data | str | Path | None = None,
+        raw: bool = False,
+        method: str = STACK,
+        all_orders: bool = False,
+        quantiles: Sequence[float] = LEVELS,
+    ) -> Any:
+        """P(rtt, failure | src, dst, time, context), as evaluated.
+
+        Asked with a table (pandas, polars, pyarrow) of `src_addr`, `dst_addr` and, where known, `event_time`,
+        it returns a table of the same library with the columns `failure`, `point`, `q0.05`, `q0.5`, `q0.95`
+        (ms) and `kind` added. `context` may then be a table as well: each question sees its own source's.
+
+        Args:
+          src, dst: addresses, or prefixes such as 203.0.113.0/24 or 203.0.113.?
+          at: a datetime, seconds since 1970 or an ISO text.
+          context: earlier measurements of the same source; by default those of `data`.
+          data: probe rows from which contexts are taken; by default the model's own.
+          raw: the exact distribution of the network alone, not calibrated.
+          method: `stack`, `network` or a simple method that the run has.
+          all_orders: with raw: average over the orders in which the question's fields can be stated.
+          quantiles: of a table's answers.
+        """
+        if is_table(src):
+            how = {"data": data, "raw": raw, "method": method, "all_orders": all_orders}
+            return rtt_table(self, src, context, quantiles, **how)
+        if dst is None or not isinstance(src, str | Prefix):
+            raise UsageError("ask with a source and a destination, or with a table of src_addr and dst_addr")
+        question = Question.of(src, dst, at, context)
+        return self.rtt_many([question], data=data, raw=raw, method=method, all_orders=all_orders)[0]
+
+    def rtt_many(
+        self,
+        questions: Sequence[Question],
+        *,
+        data: Data | str | Path | None = None,
+        raw: bool = False,
+        method: str = STACK,
+        all_orders: bool = False,
+    ) -> list[RttAnswer]:
+        """Many questions, answers in the same order. Each answer takes 70 kB (raw: half a megabyte)."""
+        answers: list[RttAnswer | None] = [None] * len(questions)
+        for index, answer in self.rtt_stream(
+            questions, data=data, raw=raw, method=method, all_orders=all_orders
+        ):
+            answers[index] = answer
+        return [answer for answer in answers if answer is not None]
+
+    def rtt_stream(
+        self,
+        questions: Sequence[Question],
+        *,
+        data: Data | str | Path | None = None,
+        raw: bool = False,
+        method: str = STACK,
+        all_orders: bool = False,
+    ) -> Iterator[tuple[int, RttAnswer]]:
+        """As `rtt_many`, as an iterator of (index, answer) in any order."""
+        if all_orders and not (raw or self.stack is None):
+            raise UsageError("all_orders needs raw: only raw answers are averaged over orders")
+        if method not in (STACK, RAW) and self.stack is None:
+            raise UsageError(
+                f"this run has no stack, so it cannot be asked for {method!r}; calibrate it first"
+            )
+        return answering.answers(
+            self,
+            questions,
+            stack=self.stack,
+            method=RAW if raw else method,
+            data=self.data if data is None else data if isinstance(data, Data) else Data(data),
+            all_orders=all_orders,
+            lost_to=self.lost_to,
+        )
+
+    def rtt_scores(
+        self,
+        questions: Sequence[Question],
+        observed: np.ndarray | None = None,
+        levels: Sequence[float] = (0.5,),
+    ) -> RttScores:
+        """P(failure), bits of the observed results and quantiles: exact, and much cheaper than distributions.
+
+        Args:
+          questions: what is known, each with a context of its own if any.
+          observed: float64 [n], ms, -1 for no reply.
+          levels: levels of the quantiles.
+        """
+        return rtt_query.scores(self.engine, self.encoding, self.prompts(questions), observed, levels)
+
+    def rank(
+        self,
+        src: Address | Sequence[Address],
+        dst: Sequence[Address],
+        at: Time | None = None,
+        context: Known | None = None,
+        *,
+        objective_ms: float | None = None,
+        timeout_ms: float = ranking.TIMEOUT_MS,
+        group: ranking.Group = "mean",
+        data: Data | str | Path | None = None,
+        method: str = STACK,
+    ) -> Ranking:
+        """Which destination is fastest for a source, or serves several sources best.
+
+        Args:
+          src: one source, or several.
+          dst: the candidates.
+          context: past measurements of the only source.
+          objective_ms: for P(a reply within it).
+          timeout_ms: what no reply costs.
+          group: several sources: by their `mean`, or by the `worst` of them.
+        """
+        sources = [src] if isinstance(src, str | Prefix) else list(src)
+        questions = [Question.of(one, other, at, context) for one in sources for other in dst]
+        answers = self.rtt_many(questions, data=data, method=method)
+        count = len(dst)
+        by_source = [answers[start : start + count] for start in range(0, len(answers), count or 1)]
+        names = [str(other) for other in dst]
+        return ranking.rank(by_source, names, objective_ms=objective_ms, timeout_ms=timeout_ms, group=group)
+
+    def explain(self, question: Question, *, left_out: int = LEFT_OUT) -> Explanation:
+        """What an answer would be without each measurement that it rests on."""
+        return explain(self, question, self.data, left_out)
+
+    def complete(
+        self,
+        src: Address | None = None,
+        dst: Address | None = None,
+        at: Time | None = None,
+        context: Known | None = None,
+        *,
+        field: str = "dst",
+        count: int = 10,
+        bits: int | None = None,
+        version: int | None = None,
+    ) -> Completions:
+        """The most probable completions of a partial address, exact.
+
+        Args:
+          src, dst: one is the partial address (a prefix, or nothing), the other what is known.
+          field: which of them to complete, "dst" or "src".
+          count: number of completions.
+          bits: complete to prefixes of this length instead of whole addresses (a multiple of 8).
+          version: 4 or 6, where neither address is given.
+        """
+        return self._tree(src, dst, at, context, field, bits, version).top(count)
+
+    def sample_addresses(
+        self,
+        src: Address | None = None,
+        dst: Address | None = None,
+        at: Time | None = None,
+        context: Known | None = None,
+        *,
+        field: str = "dst",
+        count: int = 10,
+        bits: int | None = None,
+        version: int | None = None,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> list[Prefix]:
+        """Random completions of a partial address."""
+        tree = self._tree(src, dst, at, context, field, bits, version)
+        return tree.sample(count, temperature, np.random.default_rng(seed))
+
+    def inverse(
+        self,
+        src: Address,
+        low: float,
+        high: float,
+        at: Time | None = None,
+        context: Known | None = None,
+        *,
+        within: Address | None = None,
+        count: int = 10,
+        bits: int | None = None,
+        raw: bool = False,
+    ) -> Inverse:
+        """Which destinations lie low <= RTT < high ms away from a source: P(dst | src, RTT in the range).
+
+        The network finds candidates, which are weighted by their calibrated RTTs (not with `raw`).
+        """
+        question = Question.of(src, within, at, context)
+        limit = question.dst or nothing(question.src.version)
+        depth = _depth(limit, bits)
+        if raw or self.stack is None:
+            return inverse(self, question, low, high, limit, depth, count)
+        found = inverse(self, question, low, high, limit, depth, max(CANDIDATES * count, 32))
+        return weighed(self, found, question, low, high, count)
+
+    def generate(
+        self,
+        src: Address | None = None,
+        at: Time | None = None,
+        context: Known | None = None,
+        *,
+        histories: int = 1,
+        measurements: int = 10,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> Generated:
+        """Sample measurements: of any source, of a source, or continuing a source's history.
+
+        The context may take up to half of the length that the model was trained on.
+        """
+        beginning = np.zeros(0, np.int32)
+        notes: tuple[str, ...] = ()
+        goes_on = False
+        if src is not None:
+            question = Question.of(src, None, at, context)
+            each = ROOM_IPV4 if question.src.version == 4 else ROOM_IPV6
+            answer = min(measurements * each, self.config.max_length // 2)
+            prompt = self.prompts([question], order=(Field.SRC, Field.TIME), tail=(), answer=answer)[0]
+            beginning, notes, goes_on = prompt.ids, prompt.notes, True
+            if prompt.used and question.seconds is None:
+                # The context has stated the source; nothing else is known of the next measurement.
+                beginning, goes_on = beginning[:-1], False
+        made = generate(self, beginning, histories, measurements, temperature, seed, goes_on=goes_on)
+        return replace(made, notes=(*notes, *made.notes))
+
+    def scorer(self) -> Scorer:
+        """Scores measurements of a stream in bits; see `ping_llm.answer.score`."""
+        return Scorer(self)
+
+    def _tree(
+        self,
+        src: Address | None,
+        dst: Address | None,
+        at: Time | None,
+        context: Known | None,
+        field: str,
+        bits: int | None,
+        version: int | None,
+    ) -> AddressTree:
+        if field not in ("src", "dst"):
+            raise UsageError(f"the field {field!r} must be src or dst")
+        if field == "src":
+            if context is not None:
+                raise UsageError("a context needs field dst: its source is known")
+            known = None if dst is None else as_prefix(dst, "destination")
+            partial = None if src is None else as_prefix(src, "source")
+            within = partial or nothing(known.version if known is not None else version or 4)
+            if known is not None and known.version != within.version:
+                raise UsageError(
+                    f"the source {within} and the destination {known} must have the same IP version"
+                )
+            seconds = None if at is None else as_microseconds(at) // 1_000_000
+            return source_tree(self, known, seconds, within, _depth(within, bits))
+        if src is None:
+            raise UsageError("src must be given to complete a destination")
+        question = Question.of(src, dst, at, context)
+        within = question.dst or nothing(question.src.version)
+        return destination_tree(self, question, within, _depth(within, bits))
+
+    def prompts(
+        self,
+        questions: Sequence[Question],
+        *,
+        order: Sequence[Field] = ONE_ORDER,
+        tail: Sequence[int] = (RTT,),
+        answer: int | None = None,
+    ) -> list[Prompt]:
+        """The questions as tokens: with `answer` more, at most the length that the model was trained on."""
+        room = self.config.max_length - 1 - (self.encoding.bytes if answer is None else answer)
+        return build_prompts(questions, self.encoding, room, order=order, tail=tail)
+
+    def distributions(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, RttDistribution]]:
+        """The distribution of the RTT after prompts that end in RTT, as (index, distribution)."""
+        return rtt_query.distributions(self.engine, self.encoding, prompts)
+
+
+def _lost_to(stack: Path | None) -> dict[str, dict[str, Any]]:
+    """What the run's report says of simple methods that were better: `fit` writes it beside the stack."""
+    path = None if stack is None else stack / "verdict.json"
+    return json.loads(path.read_text())["lost_to"] if path is not None and path.is_file() else {}
+
+
+def _depth(within: Prefix, bits: int | None) -> int:
+    """Bytes of the answers."""
+    whole = within.address_bits
+    if bits is None:
+        return whole // 8
+    if bits % 8 or not within.bits <= bits <= whole:
+        raise UsageError(f"answers of {bits} bits must be a multiple of 8 from {within.bits} to {whole}")
+    return max(bits // 8, -(-within.bits // 8))

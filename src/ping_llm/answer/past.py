@@ -1,0 +1,128 @@
+"""Earlier measurements of a source: read from the rows, and chosen as the context of a question.
+
+Measurements of the same pair come first, the newest first, because on real data the last value of a pair is
+a strong predictor. Then come those to the same destination prefix, then the newest of each other
+destination, then the rest.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ping_llm.answer.context import Context, Question
+from ping_llm.measurements.addresses import Prefix
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.history import History
+from ping_llm.rows.store import RowStore
+
+#: A neighbour of a destination shares these first bytes with it: /24 of IPv4 (packed at 12), /48 of IPv6.
+_NEIGHBOUR_BYTES = {4: 15, 6: 6}
+#: Largest share of the context that is of the pair itself.
+PAIR_SHARE = 1.0
+
+
+def relevance(
+    dst: np.ndarray, wanted: Prefix | None, most: int, pair_share: float = PAIR_SHARE
+) -> np.ndarray:
+    """Indices of the measurements of the context, the most relevant first.
+
+    Args:
+      dst: uint8 [n, 16], destinations of a source's measurements, oldest first.
+      wanted: the question's destination.
+      most: largest number of measurements.
+      pair_share: largest share of the pair itself, as long as there are others.
+    """
+    newest = np.arange(len(dst))[::-1]
+    pair = near = newest[:0]
+    left = newest
+    if wanted is not None:
+        pair_bytes = wanted.packed_length
+        pair, left = _parted(newest, dst, wanted, pair_bytes)
+        near, left = _parted(left, dst, wanted, min(_NEIGHBOUR_BYTES[wanted.version], pair_bytes))
+    own = pair[: max(1, round(most * pair_share))]
+    near, further = np.split(near, [max(most - len(own), 0) // 2])
+    others = _each_once(np.sort(np.concatenate([further, left]))[::-1], dst)
+    # Without other measurements, the pair fills the context.
+    return np.concatenate([own, near, others[: max(most - len(own) - len(near), 0)], pair[len(own) :]])[:most]
+
+
+def _parted(newest: np.ndarray, dst: np.ndarray, wanted: Prefix, known: int) -> tuple[np.ndarray, np.ndarray]:
+    """Measurements whose destinations share the first `known` bytes with the wanted one, and the rest."""
+    alike = (dst[newest, :known] == np.frombuffer(wanted.packed, np.uint8)[:known]).all(axis=1)
+    return newest[alike], newest[~alike]
+
+
+def _each_once(newest: np.ndarray, dst: np.ndarray) -> np.ndarray:
+    """An order in which every destination occurs once before any occurs again."""
+    _, first = np.unique(dst[newest], axis=0, return_index=True)
+    is_first = np.zeros(len(newest), bool)
+    is_first[first] = True
+    return np.concatenate([newest[is_first], newest[~is_first]])
+
+
+#: A longer history is split into rows of 8 MiB; only the newest are read.
+_MOST_ROWS = 4
+
+
+class Data:
+    """Probe rows (`ping-llm rows build`), found by source through their index."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self._store = RowStore(path)
+
+    @property
+    def fingerprint(self) -> str:
+        return self._store.fingerprint
+
+    def history(self, questions: Sequence[Question]) -> History:
+        """All measurements of the questions' sources; `History` selects those earlier than each question."""
+        sources = {question.src: question.time for question in questions}
+        # A prefix is represented by the source that was measured last before the question.
+        parts = [self._past(src, time) for src, time in sources.items()]
+        return History(Columns.concatenate([Columns.empty(), *parts]))
+
+    def context(self, question: Question, most: int) -> Context:
+        """The most relevant earlier measurements of a question's source, at most `most`, with their ranks."""
+        past = self._past(question.src, question.time)
+        if question.time is not None:
+            past = past.take(past.time < question.time)
+        past = past.sorted_by_time()
+        chosen = relevance(past.dst, question.dst, most)
+        known = past.take(chosen)
+        return Context.of(known.src, known.dst, known.time, known.rtt, np.arange(len(chosen)))
+
+    def _past(self, src: Prefix, time: int | None) -> Columns:
+        index = self._store.index
+        rows = self.rows_of(src)
+        if not src.is_whole and time is not None:
+            rows = rows[index.first_time[rows] < time]
+        if not len(rows):
+            return Columns.empty()
+        newest = rows[np.argmax(index.last_time[rows])]
+        same = (index.src[rows] == index.src[newest]).all(axis=1)
+        rows = rows[same][np.argsort(index.last_time[rows[same]])[-_MOST_ROWS:]]
+        block = self._store.read(np.sort(rows))
+        own = np.broadcast_to(np.frombuffer(src.packed, np.uint8), block.dst.shape)
+        return Columns(block.time, own, block.dst, block.rtt)
+
+    def rows_of(self, src: Prefix) -> np.ndarray:
+        """Numbers of the rows of a source, or of all sources of a prefix."""
+        known = src.packed_length
+        index = self._store.index.src
+        if not known:
+            return np.arange(len(index))
+        # The last bytes differ most: comparing them first leaves few rows to compare.
+        rows = np.flatnonzero(index[:, known - 1] == src.packed[known - 1])
+        wanted = np.frombuffer(src.packed, np.uint8)[:known]
+        out: np.ndarray = rows[(index[rows, :known] == wanted).all(axis=1)]
+        return out
+
+    def columns(self) -> Columns:
+        """Every measurement, ordered by time: what a simple method learns from."""
+        block = self._store.read(np.arange(len(self._store)))
+        counts = np.diff(block.offsets)
+        return Columns(
+            block.time, np.repeat(block.src, counts, axis=0), block.dst, block.rtt
+        ).sorted_by_time()

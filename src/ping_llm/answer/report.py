@@ -1,0 +1,272 @@
+"""What `query score` prints: bits of every field, calibrated scores of results, and anomalies.
+
+A calibrated score compares a result with the answer to its question: the RTT of this pair at this time,
+given what was measured before it in the same file and in the run's own data.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ping_llm.answer import network
+from ping_llm.answer.context import Question
+from ping_llm.answer.distribution import RttDistributions
+from ping_llm.answer.files import read_batches, to_columns
+from ping_llm.answer.pictures import anomalies_picture, scores_picture
+from ping_llm.answer.questions import NAMES as KIND_NAMES
+from ping_llm.answer.score import NAMES, Scored
+from ping_llm.answer.show import moment_text
+from ping_llm.errors import PingError
+from ping_llm.measurements.addresses import unpack_one
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.history import History
+from ping_llm.measurements.ids import hashed
+from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.progress import Progress
+from ping_llm.tables import print_json, table
+from ping_llm.tokens.statement import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ping_llm.answer.model import Model
+
+
+#: Results per batch.
+_CHUNK = 128
+
+
+@dataclass(frozen=True)
+class Results:
+    """Results of a file, their predicted distributions, and the kind of each question (without a stack: "").
+
+    `row` int64 [n] is their row in the file.
+    """
+
+    row: np.ndarray
+    rtt: np.ndarray
+    expected: RttDistributions
+    kind: list[str]
+
+    @property
+    def bits(self) -> np.ndarray:
+        """Bits of each result over its millisecond."""
+        return self.expected.bits(self.rtt)
+
+    @property
+    def tail(self) -> np.ndarray:
+        """Two-sided tail probability of each RTT; P(no reply) of a failure."""
+        below = self.expected.cdf(np.maximum(self.rtt, 0.0))
+        return np.where(
+            self.rtt < 0, self.expected.failure, np.minimum(1.0, 2 * np.minimum(below, 1 - below))
+        )
+
+
+def results(model: "Model", measured: Columns, rows: np.ndarray | None = None) -> Iterator[Results]:
+    """Compare results with the run's answers, in batches; without a stack, with those of the network alone.
+
+    Args:
+      measured: measurements of a file; unknown times are -1.
+      rows: which of them; all by default.
+    """
+    history = History(_joined(_known(model, measured), measured))
+    rows = np.arange(len(measured)) if rows is None else rows
+    for start in range(0, len(rows), _CHUNK):
+        chosen = rows[start : start + _CHUNK]
+        asked = measured.take(chosen)
+        queries = asked.queries()
+        if model.stack is None:
+            bare = network.curves(model, queries, history).distributions()
+            yield Results(chosen, asked.rtt, bare, [""] * len(chosen))
+            continue
+        made = model.stack.answer(model, queries, history)
+        kinds = [KIND_NAMES[kind] for kind in made.evidence.kind]
+        yield Results(chosen, asked.rtt, made.distributions, kinds)
+
+
+def _known(model: "Model", every: Columns) -> Columns:
+    """Measurements of the file's sources in the run's data."""
+    if model.data is None or not len(every):
+        return Columns.empty()
+    _, first = np.unique(hashed(every.src), return_index=True)
+    asked = [Question(whole(every.src[index].tobytes())) for index in first.tolist()]
+    return model.data.history(asked).columns
+
+
+def _joined(known: Columns, measured: Columns) -> Columns:
+    """Both, each measurement once: a file may be a part of the data."""
+    both = Columns.concatenate([known, measured])
+    times = np.stack([both.time, both.rtt.view(np.int64)], axis=1).view(np.uint8).reshape(len(both), -1)
+    keys = hashed(np.concatenate([both.src, both.dst, times], axis=1))
+    return both.take(np.sort(np.unique(keys, return_index=True)[1]))
+
+
+_RESULT = NAMES.index("result")
+#: Levels of the predicted quantiles.
+_EXPECTED = (0.05, 0.5, 0.95)
+#: Candidates per requested anomaly.
+_CANDIDATES = 8
+_NEEDS = ("src_addr", "dst_addr", "rtt")
+
+
+def scored(model: "Model", path: Path, limit: int | None = None) -> "Iterator[Scored]":
+    """The scores of a file, part by part, in bounded memory."""
+    scorer = model.scorer()
+    row = 0
+    with Progress("measurements", limit) as progress:
+        for batch in read_batches(path):
+            if limit is not None:
+                batch = batch.slice(0, limit - row)
+            for scores in scorer.add(to_columns(batch, path, needs=_NEEDS, first=row)):
+                progress.advance(len(scores.row))
+                yield scores
+            row += batch.num_rows
+            if row == limit:
+                return
+
+
+def print_scores(
+    model: "Model", path: Path, limit: int | None, as_json: bool, png: Path | None = None
+) -> None:
+    """Raw bits by field; with JSON one line per measurement, otherwise their means."""
+    count, known, sums = 0, 0, np.zeros(len(NAMES))
+    results: list[np.ndarray] = []
+    for scores in scored(model, path, limit):
+        count += len(scores.row)
+        known += int(scores.known.sum())
+        sums += scores.bits.sum(axis=0)
+        if png is not None:
+            results.append(scores.bits[:, _RESULT])
+        if as_json:
+            for place in range(len(scores.row)):
+                print(json.dumps(_values(scores, place)))
+    if png is not None:
+        scores_picture(np.concatenate(results) if results else np.zeros(0), path.name, png)
+    if not as_json:
+        means = sums / max(count, 1)
+        rows = [*zip(NAMES, means, strict=True), ("all", means.sum())]
+        print(table([(name, f"{bits:6.2f}") for name, bits in rows], ("field", "  bits")))
+        print(f"{count:,} measurements, each shown after {known / max(count, 1):.1f} others of its source")
+
+
+def print_results(
+    model: "Model", path: Path, limit: int | None, as_json: bool, png: Path | None = None
+) -> None:
+    """Bits and tail probability of every result; with JSON one line per measurement."""
+    measured = _read(path, limit)
+    bits, tails = [np.zeros(0)], [np.zeros(0)]
+    with Progress("measurements", len(measured)) as progress:
+        for part in results(model, measured):
+            bits.append(part.bits)
+            tails.append(part.tail)
+            if as_json:
+                for place in range(len(part.row)):
+                    print(json.dumps(result_values(measured, part, place)))
+            progress.advance(len(part.row))
+    cost, tail = np.concatenate(bits), np.concatenate(tails)
+    if png is not None:
+        scores_picture(cost, path.name, png)
+    if not as_json and len(cost):
+        rows = [
+            ("mean bits per result", f"{cost.mean():.2f}"),
+            ("results outside their 90 % interval (10 % expected)", f"{100 * (tail < 0.1).mean():.1f} %"),
+            ("results outside their 99 % interval (1 % expected)", f"{100 * (tail < 0.01).mean():.2f} %"),
+        ]
+        print(table(rows, (f"{len(cost):,} measurements", "")))
+
+
+def print_anomalies(
+    model: "Model", path: Path, count: int, limit: int | None, as_json: bool, png: Path | None = None
+) -> None:
+    """The results with the most bits over their millisecond, with their predicted distributions.
+
+    Raw bits of all results select the candidates, because they are cheap; calibrated answers rank them.
+    """
+    candidates = max(_CANDIDATES * count, 64)
+    measured = _read(path, limit)
+    rows = np.arange(len(measured))
+    if len(rows) > candidates:
+        raw = np.zeros(len(rows))
+        for scores in scored(model, path, limit):
+            raw[scores.row] = scores.bits[:, _RESULT]
+        rows = np.sort(np.argsort(-raw, kind="stable")[:candidates])
+    found = [
+        result_values(measured, part, place)
+        for part in results(model, measured, rows)
+        for place in range(len(part.row))
+    ]
+    out = sorted(found, key=lambda values: -values["bits"])[:count]
+    if png is not None:
+        anomalies_picture(out, path.name, png)
+    if as_json:
+        print_json(out)
+        return
+    header = ("row", "time", "source", "destination", "result", "bits", "expected 5 % – 95 %", "no reply")
+    shown = [
+        (
+            v["row"],
+            v["event_time"] or "",
+            v["src_addr"],
+            v["dst_addr"],
+            "no reply" if v["rtt"] == NO_REPLY else f"{v['rtt']:.1f} ms",
+            f"{v['bits']:.1f}",
+            f"{v['expected']['0.05']:.1f} – {v['expected']['0.95']:.1f} ms",
+            f"{100 * v['failure']:.1f} %",
+        )
+        for v in out
+    ]
+    print(table(shown, header))
+
+
+def _read(path: Path, limit: int | None) -> Columns:
+    """A file's measurements, the first `limit` of them."""
+    parts, row = [], 0
+    for batch in read_batches(path):
+        if limit is not None:
+            batch = batch.slice(0, limit - row)
+        parts.append(to_columns(batch, path, needs=_NEEDS, first=row))
+        row += batch.num_rows
+        if row == limit:
+            break
+    if not parts:
+        raise PingError(f"{path} has no measurements")
+    return Columns.concatenate(parts)
+
+
+def result_values(measured: Columns, part: Results, place: int) -> dict[str, Any]:
+    row = int(part.row[place])
+    expected = part.expected[place]
+    rtt = float(part.rtt[place])
+    return _ends(measured, row) | {
+        "row": row,
+        "rtt": rtt,
+        "bits": expected.bits(rtt),
+        "tail": expected.tail(rtt),
+        "failure": expected.failure,
+        "point": expected.point,
+        "expected": {f"{level:g}": float(expected.quantile(level)) for level in _EXPECTED},
+        "kind": part.kind[place],
+    }
+
+
+def _ends(columns: Columns, place: int) -> dict[str, Any]:
+    time = int(columns.time[place])
+    return {
+        "event_time": None if time < 0 else moment_text(time),
+        "src_addr": unpack_one(columns.src[place].tobytes()),
+        "dst_addr": unpack_one(columns.dst[place].tobytes()),
+    }
+
+
+def _values(scores: Scored, place: int) -> dict[str, Any]:
+    return _ends(scores.columns, place) | {
+        "row": int(scores.row[place]),
+        "rtt": float(scores.columns.rtt[place]),
+        "known": int(scores.known[place]),
+        "bits": dict(zip(NAMES, (float(bits) for bits in scores.bits[place]), strict=True))
+        | {"total": float(scores.bits[place].sum())},
+    }

@@ -1,0 +1,307 @@
+"""Answers as text and as JSON."""
+
+import itertools
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from ping_llm.answer.address_tree import Completions
+from ping_llm.answer.answering import RttAnswer
+from ping_llm.answer.complete import Consistency, Inverse
+from ping_llm.answer.distribution import RttDistribution, RttDistributions
+from ping_llm.answer.generate import Generated
+from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.tables import counted, table
+
+LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+#: The end of the year 9999.
+LAST_SECOND = int(datetime.max.replace(tzinfo=UTC).timestamp())
+_BARS = 14
+_WIDTH = 40
+_BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+def rtt_values(answer: RttAnswer, below: float | None = None) -> dict[str, Any]:
+    """An answer as JSON; RTTs in ms. docs/queries.md describes every key."""
+    distribution, question = answer.distribution, answer.question
+    values: dict[str, Any] = {
+        "src_addr": str(question.src),
+        "dst_addr": str(question.dst),
+        "event_time": None if question.time is None else moment_text(question.time),
+        "failure": distribution.failure,
+        "point": distribution.point,
+        "median": distribution.median,
+        "mean": distribution.mean,
+        "quantiles": {f"{level:g}": float(distribution.quantile(level)) for level in LEVELS},
+        "method": answer.method,
+        "calibrated": answer.calibrated,
+        "rests_on": answer.rests_on,
+        "context": {"given": answer.context_given, "used": answer.context_used},
+        "notes": list(answer.notes),
+    }
+    if below is not None:
+        of_replies = float(distribution.cdf(below))
+        values["below"] = {
+            "ms": below,
+            "probability": of_replies * (1 - distribution.failure),
+            "of_replies": of_replies,
+        }
+    return values
+
+
+def observed_values(distribution: RttDistribution, rtt: float) -> dict[str, Any]:
+    """Scores of a known result, as in `evaluate --answers`."""
+    if np.isnan(rtt):
+        return {"rtt": None, "bits": None, "crps": None}
+    crps = None
+    if rtt != NO_REPLY:
+        one = RttDistributions(distribution.edges[None], distribution.levels, np.zeros(1))
+        crps = float(one.crps(np.array([rtt]))[0])
+    return {"rtt": rtt, "bits": distribution.bits(rtt), "crps": crps}
+
+
+def rtt_text(answer: RttAnswer, below: float | None = None) -> str:
+    """An answer as text: its basis, the probability of no reply, quantiles and a histogram."""
+    distribution, question = answer.distribution, answer.question
+    when = "" if question.time is None else f" at {moment_text(question.time)}"
+    lines = [f"{question.src} → {question.dst}{when}", *basis(answer)]
+    lines += [f"note: {note}" for note in answer.notes]
+    low, high = distribution.quantile([0.05, 0.95])
+    lines += [
+        "",
+        f"best guess {ms(distribution.point)} · 90 % of replies between {ms(low)} and {ms(high)} · "
+        f"no reply {percent(distribution.failure)}",
+    ]
+    quantiles = distribution.quantile(LEVELS)
+    cells = [f"{100 * level:g} %: {ms(value)}" for level, value in zip(LEVELS, quantiles, strict=True)]
+    lines += [f"share of replies below   {' · '.join(cells)}"]
+    lines += [f"median {ms(distribution.median)} · mean {ms(distribution.mean)}"]
+    if below is not None:
+        share = float(distribution.cdf(below))
+        lines.append(
+            f"P(a reply in less than {below:g} ms) = {percent(share * (1 - distribution.failure))}, "
+            f"{percent(share)} of the replies"
+        )
+    return "\n".join([*lines, "", histogram(distribution)])
+
+
+def basis(answer: RttAnswer) -> list[str]:
+    """What the answer is based on; an answer without any measurement says so first."""
+    known = answer.rests_on
+    if not known:
+        used = (
+            f"{answer.context_used} measurements of the source" if answer.context_used else "no measurement"
+        )
+        return [f"the network alone, not calibrated; its context was {used}"]
+    lines = []
+    source = known["source_trained"] or known["source_measurements"] > 0
+    destination = known["destination_trained"]
+    if not source and not destination:
+        lines.append(
+            "UNKNOWN ENDS: neither the source nor the destination has been measured; "
+            "this is little more than the distribution of all RTTs"
+        )
+    elif not source:
+        lines.append("unknown source: nothing has been measured from it")
+    elif not destination and not known["pair_measurements"]:
+        near = " (its network has)" if known["destination_network_trained"] else ", nor its network"
+        lines.append(f"unknown destination: it has not been measured{near}")
+    pair, others = known["pair_measurements"], known["source_measurements"] - known["pair_measurements"]
+    lines.append(
+        f"based on {counted(pair, 'earlier measurement')} of this pair, {others:,} of the source to other "
+        f"destinations, {known['destination_measurements']:,} of all sources to the destination in training"
+    )
+    if known["pair_observed"]:
+        seen = known["pair_observed"]
+        lines.append(
+            f"this pair's replies so far: median {ms(seen['median'])}, {ms(seen['min'])} to {ms(seen['max'])}"
+        )
+    trained = [
+        f"{name} {'yes' if known[f'{key}_trained'] else 'no'}"
+        for name, key in (
+            ("pair", "pair"), ("source", "source"), ("destination", "destination"),
+            ("source network", "source_network"), ("destination network", "destination_network"),
+        )
+    ]  # fmt: skip
+    lines.append(f"trained on: {', '.join(trained)}")
+    calibration = "calibrated on held-out questions" if answer.calibrated else "not calibrated"
+    lines.append(f"kind of question: {known['kind']} · method: {answer.method} ({calibration})")
+    return lines
+
+
+def histogram(distribution: RttDistribution) -> str:
+    """Bars over the central 98 %, evenly spaced where the range is narrow and by ratio where it is wide."""
+    edges = bar_edges(distribution)
+    shares = distribution.between(edges[:-1], edges[1:])
+    labels = [f"{ms(low)} – {ms(high)}" for low, high in itertools.pairwise(edges)]
+    width = max(map(len, labels))
+    largest = max(shares.max(), 1e-9)
+    return "\n".join(
+        f"{label.rjust(width)}  {_bar(share / largest)} {percent(share)}"
+        for label, share in zip(labels, shares, strict=True)
+    )
+
+
+def consistency_values(gap: Consistency) -> dict[str, Any]:
+    return {
+        "consistency": {
+            "distance": gap.distance,
+            "covered": gap.covered,
+            "median_ms": gap.direct.median,
+            "mixture_median_ms": gap.mixture.median,
+        }
+    }
+
+
+def consistency_text(gap: Consistency) -> str:
+    return (
+        f"mixture over its addresses ({percent(gap.covered)} of the prefix): "
+        f"median {ms(gap.mixture.median)}, no reply {percent(gap.mixture.failure)}; "
+        f"the distribution functions differ by at most {gap.distance:.3f}"
+    )
+
+
+def completions_values(answer: Completions) -> dict[str, Any]:
+    return {
+        "completions": [
+            {"address": str(one.address), "probability": one.probability}
+            | ({} if one.in_range is None else {"in_range": one.in_range})
+            for one in answer.best
+        ],
+        "covered": answer.covered,
+        "bound": answer.bound,
+        "exact": answer.exact,
+        "notes": list(answer.notes),
+    }
+
+
+def inverse_values(answer: Inverse, limits: Sequence[float | None] | None, high: float) -> dict[str, Any]:
+    values = {"probability": answer.probability, **completions_values(answer.completions)}
+    if limits is not None:
+        for one, limit in zip(values["completions"], limits, strict=True):
+            one["least_rtt_ms"] = limit
+            one["possible"] = limit is None or limit <= high
+    return values
+
+
+def completions_text(
+    answer: Completions, limits: Sequence[float | None] | None = None, high: float = 0.0
+) -> str:
+    rows = []
+    for place, one in enumerate(answer.best):
+        row = [str(one.address), f"{percent(one.probability):>7}", _bar(one.probability).rstrip()]
+        if one.in_range is not None:
+            row.insert(1, f"{percent(one.in_range):>7}")
+        if limits is not None:
+            least = limits[place]
+            row.append(
+                "" if least is None else f"light takes {ms(least)}" + (": impossible" if least > high else "")
+            )
+        rows.append(row)
+    lines = [f"note: {note}" for note in answer.notes]
+    if rows and answer.best[0].in_range is not None:
+        # P(in range) of each destination first, then its share of the probability of the range.
+        header = ["destination", "P(in range)", "share of the range", *[""] * (len(rows[0]) - 3)]
+        lines.append(table(rows, header))
+    else:
+        lines += [table(rows)] if rows else []
+    lines.append(f"together {percent(answer.covered)}; any other at most {percent(answer.bound)}")
+    if not answer.exact:
+        lines.append(
+            "note: the search reached its limit; addresses about as probable as these may be missing"
+        )
+    return "\n".join(lines)
+
+
+def generated_values(made: Generated) -> dict[str, Any]:
+    return {"histories": _histories(made), "notes": list(made.notes)}
+
+
+def _histories(made: Generated) -> list[list[dict[str, Any]]]:
+    return [
+        [
+            {
+                "event_time": None if one.seconds is None else time_text(one.seconds),
+                "src_addr": None if one.src is None else str(one.src),
+                "dst_addr": None if one.dst is None else str(one.dst),
+                "rtt": one.rtt,
+            }
+            for one in statements
+        ]
+        for statements in made.histories
+    ]
+
+
+def generated_text(made: Generated) -> str:
+    rows = [
+        [
+            number,
+            one["event_time"] or "",
+            one["src_addr"] or "",
+            one["dst_addr"] or "",
+            "" if one["rtt"] is None else "no reply" if one["rtt"] == NO_REPLY else ms(one["rtt"]),
+        ]
+        for number, statements in enumerate(_histories(made))
+        for one in statements
+    ]
+    lines = [f"note: {note}" for note in made.notes]
+    lines.append(table(rows, ("history", "time", "source", "destination", "result")) if rows else "nothing")
+    return "\n".join(lines)
+
+
+def pairs_text(answers: Sequence[dict[str, Any]]) -> str:
+    """One line per question, from `rtt_values`."""
+    levels = ("0.05", "0.5", "0.95")
+    rows = [
+        (
+            one["src_addr"],
+            one["dst_addr"],
+            one["event_time"] or "",
+            f"{percent(one['failure']):>8}",
+            *(f"{ms(one['quantiles'][level]):>8}" for level in levels),
+            f"{ms(one['point']):>8}",
+            one["rests_on"].get("kind", ""),
+        )
+        for one in answers
+    ]
+    header = ("source", "destination", "time", "no reply", "5 %", "median", "95 %", "best guess", "kind")
+    return table(rows, header) if rows else "nothing"
+
+
+def bar_edges(distribution: RttDistribution, bars: int = _BARS) -> np.ndarray:
+    low, high = distribution.quantile([0.01, 0.99])
+    high = max(high, low + 0.01)
+    if high > 8 * max(low, 0.01):
+        return np.geomspace(max(low, 0.01), high, bars + 1)
+    return np.linspace(low, high, bars + 1)
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * _WIDTH * 8)
+    text = "█" * (eighths // 8) + _BLOCKS[eighths % 8].strip()
+    return text.ljust(_WIDTH)
+
+
+def ms(value: float) -> str:
+    if value >= 1000:
+        return f"{value:,.0f} ms"
+    return f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share >= 0.001 or share == 0 else "< 0.1 %"
+
+
+def moment_text(micros: int) -> str:
+    """ISO 8601 of µs since 1970, with a fraction only where there is one."""
+    seconds, fraction = divmod(micros, 1_000_000)
+    text = time_text(seconds)
+    return text if not fraction else f"{text.removesuffix('Z')}.{fraction:06d}Z"
+
+
+def time_text(seconds: int) -> str:
+    if seconds >= LAST_SECOND:  # eight bytes can hold times beyond the calendar
+        return f"{seconds} s"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

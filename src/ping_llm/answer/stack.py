@@ -1,0 +1,242 @@
+"""The answer that a user gets: the network and the simple methods, mixed and calibrated.
+
+A question's kind, and how much it can look back on, choose the weights; held-out questions of that kind have
+decided them (`stacking.py`). Then the mixture is recalibrated by the kind's two numbers, and its single
+number chosen by the kind's rule. Everything that this takes is kept beside the weights of the network, in a
+run and in an export: stack.json and stack.safetensors.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ping_llm.answer import network, state
+from ping_llm.answer.distribution import RttDistributions
+from ping_llm.answer.grid import GRID, blurred, capped
+from ping_llm.answer.methods.base import FailureRates, Method
+from ping_llm.answer.methods.registry import kept_classes
+from ping_llm.answer.questions import CELLS, KINDS, NAMES, Evidence, evidence
+from ping_llm.errors import PingError
+from ping_llm.files import write_bytes, write_json
+from ping_llm.measurements.columns import Queries
+from ping_llm.measurements.history import History
+from ping_llm.measurements.ids import Filter
+from ping_llm.splits.novelty import Novelty
+
+if TYPE_CHECKING:
+    from ping_llm.answer.model import Model
+
+FOLDER, FILE, ARRAYS = "stack", "stack.json", "stack.safetensors"
+FORMAT = 1
+
+#: Among the components of a stack.
+NETWORK = "network"
+
+#: Questions that are answered together: a curve takes 34 kB.
+_CHUNK = 128
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers to n questions, and what they rest on."""
+
+    distributions: RttDistributions
+    evidence: Evidence
+    #: int64 [n]: measurements of context that the network was shown.
+    used: np.ndarray
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Components and how they are put together.
+
+    Attributes:
+      components: names; the columns of `weights`.
+      methods: the fitted simple methods among them, by name.
+      weights: float64 [CELLS, components].
+      spread: float64 [KINDS], by which the network's curves are blurred first, in log RTT.
+      shift, scale: float64 [KINDS]: the mixture's F becomes σ(shift + scale · logit F).
+      typical_share: float64 [KINDS]: the single number is the middle of the densest share; 0: the median.
+      most_ms: no probability of the network above.
+      rates: failures and measurements of each source, destination and pair that was trained on.
+      trained: what the methods were fitted to; `network_trained`: what the network was trained on.
+      about: what a reader wants to know of all this (JSON).
+    """
+
+    components: tuple[str, ...]
+    methods: dict[str, Method]
+    weights: np.ndarray
+    spread: np.ndarray
+    shift: np.ndarray
+    scale: np.ndarray
+    typical_share: np.ndarray
+    most_ms: float
+    rates: FailureRates
+    trained: Novelty
+    network_trained: Novelty
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse stored values that do not fit together."""
+        by_kind = (self.spread, self.shift, self.scale, self.typical_share)
+        if self.weights.shape != (CELLS, len(self.components)) or any(len(v) != KINDS for v in by_kind):
+            raise ValueError("the weights are not those of the components and kinds")
+        if (self.weights < 0).any() or not np.allclose(self.weights.sum(axis=1), 1.0):
+            raise ValueError("the weights of a kind must add up to 1")
+        if set(self.components) - {NETWORK} - set(self.methods):
+            raise ValueError("a component is missing")
+        if not (np.isfinite(by_kind).all() and (self.scale > 0).all() and (self.spread >= 0).all()):
+            raise ValueError("a scale must be above 0, a spread at least 0")
+
+    def answer(self, model: "Model | None", queries: Queries, history: History) -> Answers:
+        """The calibrated mixture for each question."""
+        parts = [
+            self._answer(model, queries.take(slice(start, start + _CHUNK)), _limited(history, start))
+            for start in range(0, len(queries), _CHUNK)
+        ]
+        return _joined(parts) if parts else _joined([self._answer(model, queries, history)])
+
+    def _answer(self, model: "Model | None", queries: Queries, history: History) -> Answers:
+        def ask(part: Queries, back: History, rows: np.ndarray) -> network.Curves:
+            assert model is not None
+            return self.capped(network.curves(model, part, back, self.network_trained))
+
+        return self._mixed(ask, queries, history)
+
+    def capped(self, own: network.Curves) -> network.Curves:
+        """The network's curves without what lies above twice the largest RTT that it was trained on."""
+        return replace(own, levels=capped(own.levels, self.most_ms))
+
+    def answer_with(self, own: network.Curves | None, queries: Queries, history: History) -> Answers:
+        """The same where the network was asked before, and its curves capped."""
+
+        def look_up(part: Queries, back: History, rows: np.ndarray) -> network.Curves:
+            assert own is not None
+            return network.Curves(own.levels[rows], own.failure[rows], own.used[rows])
+
+        return self._mixed(look_up, queries, history)
+
+    def _mixed(
+        self,
+        ask: Callable[[Queries, History, np.ndarray], network.Curves],
+        queries: Queries,
+        history: History,
+    ) -> Answers:
+        known = evidence(queries, history, self.trained)
+        weights = self.weights[known.cell]
+        used = np.zeros(len(queries), np.int64)
+        failure, replies = np.zeros(len(queries)), np.zeros(len(queries))
+        levels = np.zeros((len(queries), len(GRID)))
+        for number, name in enumerate(self.components):
+            rows = np.flatnonzero(weights[:, number] > 0)
+            if not len(rows):
+                continue
+            part, back = queries.take(rows), _limited(history, rows)
+            if name == NETWORK:
+                own = ask(part, back, rows)
+                curve = blurred(own.levels, self.spread[known.kind[rows]])
+                lost, used[rows] = own.failure, own.used
+            else:
+                answers = self.methods[name].predict(part, back)
+                curve, lost = answers.on(GRID), answers.failure
+            share = weights[rows, number]
+            failure[rows] += share * lost
+            replies[rows] += share * (1 - lost)
+            levels[rows] += (share * (1 - lost))[:, None] * curve
+        levels /= np.maximum(replies, 1e-300)[:, None]
+        levels = recalibrated(levels, self.shift[known.kind][:, None], self.scale[known.kind][:, None])
+        levels[:, 0], levels[:, -1] = 0.0, 1.0
+        answers = RttDistributions(np.broadcast_to(GRID, levels.shape), levels, failure)
+        point = answers.median
+        for share in np.unique(self.typical_share[known.kind]):
+            rows = np.flatnonzero(self.typical_share[known.kind] == share)
+            if share > 0 and len(rows):
+                point[rows] = answers.typical(float(share))[rows]
+        return Answers(RttDistributions(answers.values, levels, failure, point=point), known, used)
+
+    def training_counts(self, queries: Queries) -> np.ndarray:
+        """int64 [n]: measurements to each question's destination that were trained on."""
+        return self.rates.measurements_to(queries)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Weights and calibration by kind, for reports."""
+        out = {}
+        for kind, name in enumerate(NAMES):
+            weights = self.weights[kind * (CELLS // KINDS) : (kind + 1) * (CELLS // KINDS)]
+            out[name] = {
+                "weights": [
+                    {c: round(float(w), 4) for c, w in zip(self.components, row, strict=True) if w > 0}
+                    for row in weights
+                ],
+                "spread": float(self.spread[kind]),
+                "shift": float(self.shift[kind]),
+                "scale": float(self.scale[kind]),
+                "point": f"densest {self.typical_share[kind]:.0%}" if self.typical_share[kind] else "median",
+            }
+        return out
+
+    def save(self, folder: Path) -> None:
+        """Write stack.json and stack.safetensors below RUN/stack or EXPORT/stack."""
+        from safetensors.numpy import save
+
+        tree, arrays = state.pack(self)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder / ARRAYS, save(arrays))
+        # Last: a folder with stack.json is whole.
+        write_json(folder / FILE, {"format": FORMAT, "stack": tree})
+
+    @classmethod
+    def load(cls, folder: Path) -> "Stack | None":
+        """That of a run or an export; None if it has none."""
+        path = folder / FILE
+        if not path.is_file():
+            return None
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            stored = json.loads(path.read_text())
+            if stored["format"] != FORMAT:
+                raise PingError(f"{path} has format {stored['format']}, this version reads {FORMAT}")
+            made = state.unpack(stored["stack"], load_file(folder / ARRAYS), _classes())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+            raise PingError(f"{path} is not a stack ({error}); `ping-llm calibrate` writes one") from None
+        if not isinstance(made, Stack):
+            raise PingError(f"{path} is not a stack; `ping-llm calibrate` writes one")
+        return made
+
+
+def recalibrated(levels: np.ndarray, shift: np.ndarray | float, scale: np.ndarray | float) -> np.ndarray:
+    """σ(shift + scale · logit F): a scale below 1 widens, above 1 narrows, a shift moves."""
+    inside = np.clip(levels, 1e-12, 1 - 1e-12)
+    moved = 1.0 / (1.0 + np.exp(-(shift + scale * (np.log(inside) - np.log1p(-inside)))))
+    return np.where((levels <= 0) | (levels >= 1), levels, moved)
+
+
+def _limited(history: History, rows: "np.ndarray | int") -> History:
+    """The history with the limits of some of the queries."""
+    if not isinstance(history.limit, np.ndarray):
+        return history
+    chosen = slice(rows, rows + _CHUNK) if isinstance(rows, int) else rows
+    return history.limited(history.limit[chosen])
+
+
+def _joined(parts: list[Answers]) -> Answers:
+    first = parts[0].distributions
+    levels = np.concatenate([part.distributions.levels for part in parts])
+    joined = RttDistributions(
+        np.broadcast_to(first.values[0] if len(first) else GRID, levels.shape),
+        levels,
+        np.concatenate([part.distributions.failure for part in parts]),
+        point=np.concatenate([part.distributions.point for part in parts]),
+    )
+    known = Evidence.concatenate([part.evidence for part in parts])
+    return Answers(joined, known, np.concatenate([part.used for part in parts]))
+
+
+def _classes() -> list[type]:
+    return [Stack, Filter, *kept_classes()]

@@ -1,0 +1,76 @@
+"""A table of questions becomes a table of answers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from ping_llm.answer.context import Context, Question
+from ping_llm.answer.files import questions_of, to_columns
+from ping_llm.errors import UsageError
+from ping_llm.interchange import like, to_arrow
+
+if TYPE_CHECKING:
+    from ping_llm.answer.answering import RttAnswer
+    from ping_llm.answer.model import Model
+
+#: What an answer says of the replies, unless told otherwise.
+LEVELS = (0.05, 0.5, 0.95)
+
+_ORIGIN = "the table"
+
+
+def rtt_table(
+    model: "Model", table: Any, context: Any = None, levels: Sequence[float] = LEVELS, **how: Any
+) -> Any:
+    """The table with the answers as further columns; `how` goes to `Model.rtt_stream`."""
+    if not all(0 < level < 1 for level in levels):
+        raise UsageError(f"quantiles must be between 0 and 1, not {', '.join(map(str, levels))}")
+    asked = to_arrow(table)
+    questions, _ = questions_of(asked, _ORIGIN)
+    if context is not None:
+        questions = list(_with_context(questions, context))
+    failure, point = np.empty(len(questions)), np.empty(len(questions))
+    quantiles = np.empty((len(levels), len(questions)))
+    kinds = [""] * len(questions)
+    for index, answer in model.rtt_stream(questions, **how):
+        failure[index], point[index] = answer.failure, answer.distribution.point
+        quantiles[:, index] = answer.distribution.quantile(levels)
+        kinds[index] = _kind(answer)
+    answers = {
+        "failure": pa.array(failure),
+        "point": pa.array(point),
+        **{f"q{level:g}": pa.array(row) for level, row in zip(levels, quantiles, strict=True)},
+        "kind": pa.array(kinds, pa.string()),
+    }
+    for name, column in answers.items():
+        place = asked.schema.get_field_index(name)
+        asked = asked.append_column(name, column) if place < 0 else asked.set_column(place, name, column)
+    return like(asked, table)
+
+
+def _kind(answer: "RttAnswer") -> str:
+    return str(answer.rests_on.get("kind", ""))
+
+
+def context_of_table(table: Any) -> Context:
+    """The measurements of a table of src_addr, dst_addr, rtt and, if known, event_time."""
+    columns = to_columns(to_arrow(table), "the context", needs=("src_addr", "dst_addr", "rtt"))
+    return Context.of(columns.src, columns.dst, columns.time, columns.rtt)
+
+
+def _with_context(questions: Sequence[Question], known: Any) -> Iterator[Question]:
+    """Each question with its own source's measurements; of a prefix, the source that has most of them."""
+    context = known if isinstance(known, Context) else context_of_table(known)
+    sources, member = np.unique(context.src, axis=0, return_inverse=True)
+    counts = np.bincount(member, minlength=len(sources))
+    packed = [source.tobytes() for source in sources]
+    found: dict[Any, Context] = {}
+    for question in questions:
+        if question.src not in found:
+            covered = [number for number, source in enumerate(packed) if question.src.covers(source)]
+            chosen = max(covered, key=lambda number: counts[number], default=-1)
+            found[question.src] = context.take(np.flatnonzero(member == chosen))
+        yield replace(question, context=found[question.src])

@@ -1,0 +1,202 @@
+"""`ping-llm bench`: speed in one run, compared with an upper limit and with the usual approach."""
+
+from pathlib import Path
+
+import typer
+
+bench = typer.Typer(
+    help="Measure speed, compared with an upper limit and the usual approach in the same run.",
+    no_args_is_help=True,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(bench, name="bench")
+
+
+@bench.command()
+def query(
+    repeats: int = typer.Option(200, help="Questions asked one at a time."),
+    batch: int = typer.Option(64, help="Questions per batch."),
+    context: int = typer.Option(32, help="Context measurements per question."),
+    maxtext: bool = typer.Option(True, help="Compare with MaxText's decode engine."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure exact rtt queries to a model of 2 million parameters, compared with MaxText."""
+    from ping_llm.bench.query import QueryBench, measure
+    from ping_llm.tables import print_json, table
+
+    figures = measure(QueryBench(repeats, batch, context, maxtext=maxtext))
+    if as_json:
+        print_json(figures)
+    else:
+        print(table([(name, value) for name, value in figures.items()]))
+
+
+@bench.command()
+def ingest(
+    inputs: list[str] = typer.Argument(
+        None, metavar="[INPUT…]", help="Gzipped JSON lines.  [default: generated results]"
+    ),
+    results: int = typer.Option(2_000_000, help="Results to generate."),
+    files: int = typer.Option(8, help="Files to generate."),
+    workers: int = typer.Option(0, min=0, help="Worker processes of the scaling test. 0: one per core."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure ingest, compared with bare decompression and JSON parsing of the same files."""
+    from ping_llm.bench.ingest import run
+    from ping_llm.tables import print_json, table
+
+    measured = run(inputs or [], results, files, workers or None).as_json()
+    if as_json:
+        print_json(measured)
+    else:
+        print(table([(name.replace("_", " "), value) for name, value in measured.items()]))
+
+
+@bench.command()
+def rows(
+    measurements: int = typer.Option(5_000_000, "--measurements", "-n", help="Measurements to simulate."),
+    data: Path | None = typer.Option(None, help="Folder of measurements to use instead of simulated ones."),
+    hot: int = typer.Option(0, help="Measurements of one additional, very busy source."),
+    legacy_measurements: int = typer.Option(200_000, help="Measurements given to the earlier design."),
+    workers: int = typer.Option(0, help="Threads. 0: one per core."),
+    memory_limit: str = typer.Option("4GB", help="Memory limit, as in `rows build`."),
+    repeats: int = typer.Option(2, help="Runs per variant. The best counts."),
+    only_build: bool = typer.Option(
+        False, help="Measure the build only, without DuckDB's sort and the earlier design."
+    ),
+    scratch: Path | None = typer.Option(None, help="Folder for temporary data.  [default: the system's]"),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure speed and memory of building rows, compared with DuckDB's sort and an earlier design."""
+    from ping_llm.bench.rows import BenchOptions, bench
+    from ping_llm.tables import print_json, table
+
+    report = bench(
+        BenchOptions(
+            measurements, data, hot, legacy_measurements, workers, memory_limit, repeats, only_build, scratch
+        )
+    )
+    if as_json:
+        print_json(report)
+    else:
+        print(table([(name, value) for name, value in report.items() if name != "runs"]))
+
+
+@bench.command()
+def train(
+    config: str = typer.Argument("tiny", help="Packaged config, or path of a .yml file."),
+    overrides: list[str] | None = typer.Argument(
+        None, metavar="KEY=VALUE…", help="Config overrides, for both sides."
+    ),
+    steps: int = typer.Option(40, help="Steps per turn."),
+    turns: int = typer.Option(3, help="Turns per side."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure step time compared with MaxText alone, time spent waiting for data, and launch time."""
+    from ping_llm.bench.train import TrainBench, measure
+    from ping_llm.tables import print_json, table
+
+    figures = measure(TrainBench(config, steps, turns, tuple(overrides or ())))
+    if as_json:
+        print_json(figures)
+        return
+    launch = figures.pop("launch")
+    lines = list(figures.items()) + [(f"launch: {name} s", seconds) for name, seconds in launch.items()]
+    typer.echo(table(lines))
+
+
+@bench.command()
+def loader(
+    rows: Path | None = typer.Option(None, help="Probe rows.  [default: simulated]"),
+    measurements: int = typer.Option(1_000_000, help="Measurements to simulate, where --rows is not given."),
+    length: int = typer.Option(1024, help="Tokens per sequence."),
+    batch_size: int = typer.Option(32, help="Sequences per batch."),
+    seconds: float = typer.Option(3.0, help="Seconds per turn."),
+    turns: int = typer.Option(3, help="Turns per loader. The fastest counts."),
+    startup_rows: int = typer.Option(7_000_000, help="Rows of the start-up test. 0: no start-up test."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure tokens per second, compared with plain Python and pre-tokenized data; start-up and memory."""
+    from ping_llm.bench.loader import LoaderBench, measure
+    from ping_llm.tables import print_json, table
+
+    figures = measure(LoaderBench(measurements, length, batch_size, seconds, turns, startup_rows), rows)
+    if as_json:
+        print_json(figures)
+    else:
+        print(table(list(figures.items())))
+
+
+@bench.command()
+def feed(
+    tokens_per_s: float = typer.Option(
+        1_000_000, "--tokens-per-s", help="Tokens per second that the simulated accelerator consumes."
+    ),
+    rows: Path | None = typer.Option(None, help="Probe rows.  [default: simulated]"),
+    seconds: float = typer.Option(10.0, help="Duration in seconds."),
+    length: int = typer.Option(1024, help="Tokens per sequence."),
+    batch_size: int = typer.Option(32, help="Sequences per batch."),
+    threads: int = typer.Option(1, help="Loader threads."),
+    workers: int = typer.Option(0, help="Grain worker processes to use instead of threads."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure how long a simulated accelerator waits for the loader."""
+    import shutil
+    import tempfile
+
+    from ping_llm.bench.loader import FeedBench, simulated_rows
+    from ping_llm.bench.loader import measure_feed as measure
+    from ping_llm.tables import print_json, table
+
+    bench = FeedBench(tokens_per_s, seconds, batch_size, length, threads, workers)
+    folder = Path(tempfile.mkdtemp(prefix="ping-llm-bench-"))
+    try:
+        figures = measure(bench, rows or simulated_rows(folder, 300_000))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if as_json:
+        print_json(figures)
+    else:
+        print(table(list(figures.items())))
+
+
+_COLUMNS = ("bits", "95 %", "median error, ms")
+
+
+@bench.command()
+def encodings(
+    data: Path | None = typer.Option(None, "--data", help="Measurements (Parquet).  [default: simulated]"),
+    steps: int = typer.Option(200, help="Training steps per encoding."),
+    batch: int = typer.Option(8, help="Sequences of 256 tokens per step."),
+    layers: int = typer.Option(2, help="Layers of the model."),
+    width: int = typer.Option(96, help="Width of the model."),
+    questions: int = typer.Option(120, help="Questions per test."),
+    only: str = typer.Option("all", help="Encodings, separated by commas, or all."),
+    keep: Path | None = typer.Option(
+        None, "--keep", help="Folder of the trainings. An interrupted benchmark resumes there."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Train the same small model with each RTT encoding and compare bits over the same millisecond bins."""
+    from ping_llm.bench.encodings import EncodingsBench, measure
+    from ping_llm.tables import print_json, table
+    from ping_llm.tokens.rtt import RTT_ENCODINGS
+
+    names = tuple(RTT_ENCODINGS) if only == "all" else tuple(name.strip() for name in only.split(","))
+    figures = measure(EncodingsBench(names, steps, batch, layers, width, questions), data, keep)
+    if as_json:
+        print_json(figures)
+        return
+    tests = list(figures["questions"])
+    header = ["encoding", "bytes", *(f"{test}: {what}" for test in tests for what in _COLUMNS)]
+    rows = []
+    for name, one in (figures["encodings"] | figures["reference"]).items():
+        row = [name, str(one.get("bytes", ""))]
+        for test in tests:
+            bounds = one[test]["interval"]
+            row += [f"{one[test]['bits']:.2f}", f"{bounds[0]:.2f}–{bounds[1]:.2f}" if bounds else ""]
+            row += ["" if one[test]["medae_ms"] is None else f"{one[test]['medae_ms']:.1f}"]
+        rows.append([*row, f"{one['seconds_training']:.0f}" if "bytes" in one else ""])
+    typer.echo(table(rows, [*header, "training, s"]))

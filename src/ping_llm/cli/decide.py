@@ -1,0 +1,188 @@
+"""`ping-llm rank`, `explain` and `matrix`: from answers to decisions."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import typer
+
+from ping_llm.cli import query
+from ping_llm.errors import PingError, UsageError
+
+if TYPE_CHECKING:
+    from ping_llm.answer.explain import Explanation
+    from ping_llm.answer.rank import Ranking
+
+_ADDRESSES = "Addresses separated by commas, or a file with one address per line."
+
+
+def register(app: typer.Typer) -> None:
+    for command in (rank, explain):
+        app.command(command.__name__)(query.picture_last(command))
+    app.command("matrix")(matrix)
+
+
+def rank(
+    run: Path = query.RUN,
+    src: str = typer.Option(..., "--src", help=f"Sources. {_ADDRESSES}"),
+    dst: str = typer.Option(..., "--dst", help=f"Candidates. {_ADDRESSES}"),
+    at: str | None = query.AT,
+    context: Path | None = query.CONTEXT,
+    data: Path | None = query.DATA,
+    no_data: bool = query.NO_DATA,
+    slo: float | None = typer.Option(None, "--slo", help="Objective in ms: also print P(rtt below it)."),
+    timeout: float = typer.Option(1000.0, "--timeout", help="Cost of no reply, ms."),
+    group: Literal["mean", "worst"] = typer.Option(
+        "mean", "--group", help="Several sources: rank by their mean, or by the worst of them."
+    ),
+    as_json: bool = query.JSON,
+    png: Path | None = query.PNG,
+) -> None:
+    """Rank destinations for a source: which is fastest, how sure that is, what a wrong choice costs."""
+    from ping_llm.answer import pictures
+    from ping_llm.tables import print_json
+
+    sources, candidates = _addresses(src, "--src"), _addresses(dst, "--dst")
+    if context is not None and len(sources) > 1:
+        raise UsageError("--context holds the measurements of one source: give one --src, or --data")
+    model = query.load(run, data, no_data)
+    made = model.rank(
+        sources, candidates, at, query.read_context(context), objective_ms=slo, timeout_ms=timeout,
+        group=group,
+    )  # fmt: skip
+    if png is not None:
+        pictures.ranking_picture(made, png)
+    print_json(made.as_dict()) if as_json else print(_ranking_text(made))
+
+
+def _ranking_text(made: "Ranking") -> str:
+    from ping_llm.tables import table
+
+    header = ["destination", "P(fastest)", "expected", "5 %", "median", "95 %", "no reply", "regret"]
+    if made.objective_ms is not None:
+        header.insert(2, f"P(< {made.objective_ms:g} ms)")
+    rows = []
+    for candidate in made.candidates:
+        low, middle, high = candidate.quantiles([0.05, 0.5, 0.95])
+        row = [candidate.dst, f"{candidate.fastest:.1%}", f"{candidate.expected_ms:.1f} ms"]
+        if candidate.below is not None:
+            row.insert(2, f"{candidate.below:.1%}")
+        row += [f"{low:.1f}", f"{middle:.1f}", f"{high:.1f}"]
+        rows.append([*row, f"{candidate.no_reply:.1%}", f"{candidate.regret_ms:.1f} ms"])
+    best = made.candidates[0]
+    sure = f"the fastest with probability {best.fastest:.0%}"
+    first = f"choose {best.dst}: expected {best.expected_ms:.1f} ms, {sure}"
+    notes = [note for answer in best.answers for note in answer.notes]
+    return "\n".join(
+        [first, *(f"note: {note}" for note in dict.fromkeys(notes)), "", table(rows, header), "",
+         f"expected: the mean RTT, where no reply within {made.timeout_ms:g} ms counts as that; regret: how "
+         "much more than the fastest one in hindsight"]
+    )  # fmt: skip
+
+
+def explain(
+    run: Path = query.RUN,
+    src: str = query.SRC,
+    dst: str = query.DST,
+    at: str | None = query.AT,
+    context: Path | None = query.CONTEXT,
+    data: Path | None = query.DATA,
+    no_data: bool = query.NO_DATA,
+    top: int = typer.Option(20, "--top", help="Measurements to leave out one by one."),
+    as_json: bool = query.JSON,
+    png: Path | None = query.PNG,
+) -> None:
+    """Explain an answer: what it would be without each measurement it rests on."""
+    from ping_llm.answer import pictures
+    from ping_llm.answer.context import Question
+    from ping_llm.tables import print_json
+
+    if src is None or dst is None:
+        raise UsageError("--src and --dst must be given")
+    model = query.load(run, data, no_data)
+    made = model.explain(Question.of(src, dst, at, query.read_context(context)), left_out=top)
+    if png is not None:
+        pictures.explanation_picture(made, png)
+    print_json(made.as_dict()) if as_json else print(_explanation_text(made))
+
+
+def _explanation_text(made: "Explanation") -> str:
+    from ping_llm.answer import show
+    from ping_llm.tables import table
+
+    rows = [
+        [f"with {each.rests_on}", f"{each.answer.distribution.median:.1f} ms", f"{each.moved_ms:+.1f} ms",
+         f"{each.bits:.2f}"]
+        for each in (*made.alternatives, *made.measurements)
+    ]  # fmt: skip
+    header = ["", "median", "moves it by", "bits"]
+    last = "moves it by: change of the median; bits: change of the whole distribution"
+    return "\n".join([show.rtt_text(made.answer), "", table(rows, header), "", last])
+
+
+def matrix(
+    run: Path = query.OPTIONAL_RUN,
+    src: str = typer.Option(..., "--src", help=f"Sources. {_ADDRESSES}"),
+    dst: str = typer.Option(..., "--dst", help=f"Destinations. {_ADDRESSES}"),
+    out: Path = typer.Option(..., "--out", help="Folder to write; a second start goes on in it."),
+    at: str | None = query.AT,
+    data: Path | None = query.DATA,
+    no_data: bool = query.NO_DATA,
+    method: str = typer.Option("stack", "--method", help="Method, as for `query rtt`."),
+    csv: bool = typer.Option(False, "--csv", help="Also write OUT/matrix.csv."),
+    netem: bool = typer.Option(False, "--netem", help="Also write OUT/netem.sh: tc commands per source."),
+    device: str = typer.Option("eth0", "--device", help="Network device of the tc commands."),
+    simulator: bool = typer.Option(
+        False, "--simulator", help="Also write OUT/simulator.json: quantiles of the RTT per pair."
+    ),
+    png: Path | None = typer.Option(None, "--png", help="Heat map of the medians: .png, .svg or .pdf."),
+    as_json: bool = query.JSON,
+) -> None:
+    """Write the latency matrix of sources and destinations: medians, quantiles and loss."""
+    from ping_llm.answer import matrix as matrices
+    from ping_llm.answer import pictures
+    from ping_llm.tables import print_json
+
+    sources, destinations = _addresses(src, "--src"), _addresses(dst, "--dst")
+    if run is None:
+        ask = query.simple_method(method, data).rtt_stream
+    else:
+        ask = partial(query.load(run, data, no_data).rtt_stream, method=method)
+    origin = f"{'' if run is None else run.resolve()} {'' if data is None else data.resolve()} {method}"
+    table = matrices.matrix(ask, sources, destinations, out, at=at, origin=origin)
+    written = [table]
+    for wanted, name, write in (
+        (csv, "matrix.csv", matrices.write_csv),
+        (netem, "netem.sh", lambda table, path: matrices.write_netem(table, path, device)),
+        (simulator, "simulator.json", matrices.write_simulator),
+    ):
+        if wanted:
+            write(table, out / name)
+            written.append(out / name)
+    if png is not None:
+        with query.drawn(png) as aside:
+            if aside is not None:
+                pictures.matrix_picture(*matrices.medians(table), aside)
+        written.append(png)
+    if as_json:
+        print_json(
+            {"sources": len(sources), "destinations": len(destinations), "files": list(map(str, written))}
+        )
+    else:
+        print(f"{len(sources):,} × {len(destinations):,}: " + ", ".join(map(str, written)))
+
+
+def _addresses(given: str, option: str) -> list[str]:
+    """Addresses of an option: a list, or a file of them. Blank lines and # comments are skipped."""
+    path = Path(given)
+    lines: Sequence[str] = given.split(",")
+    if path.is_file():
+        try:
+            lines = [line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise PingError(f"{path} cannot be read as a list of addresses: {error}") from error
+    found = [line.strip() for line in lines if line.strip()]
+    if not found:
+        raise UsageError(f"{option} names no address")
+    return list(dict.fromkeys(found))

@@ -1,0 +1,119 @@
+"""Rows in memory, and `network_parquet`: rows made in memory from a table of measurements, for small data.
+
+80 bytes per measurement stay in memory, and nothing is written. From about ten million measurements on, build
+rows.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from ping_llm.errors import PingError
+from ping_llm.measurements.addresses import is_ipv4
+from ping_llm.measurements.parquet import measurement_files
+from ping_llm.measurements.rules import ACCEPTED, candidates_of, complaint, judge
+from ping_llm.measurements.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from ping_llm.rows.block import MEASUREMENT_COLUMNS, RowBlock
+from ping_llm.rows.manifest import FLAG_IPV4, RowIndex
+
+
+@dataclass(frozen=True)
+class MemoryRows:
+    """A block as a store: the same interface as rows.store.RowStore, as far as contexts need it."""
+
+    block: RowBlock
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(b"memory rows 1")
+        for field in fields(self.block):
+            digest.update(np.ascontiguousarray(getattr(self.block, field.name)))
+        return digest.hexdigest()
+
+    @cached_property
+    def index(self) -> RowIndex:
+        offsets = self.block.offsets
+        return RowIndex(
+            first_time=self.block.time[offsets[:-1]],
+            last_time=self.block.time[offsets[1:] - 1],
+            src=self.block.src,
+            counts=np.diff(offsets).astype(np.int32),
+            flags=(is_ipv4(self.block.src) * FLAG_IPV4).astype(np.uint8),
+        )
+
+    def read(self, indices: Sequence[int] | np.ndarray) -> RowBlock:
+        rows = np.asarray(indices, np.int64)
+        counts = np.diff(self.block.offsets)[rows]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        places = np.arange(offsets[-1]) + np.repeat(self.block.offsets[rows] - offsets[:-1], counts)
+        columns = {name: getattr(self.block, name)[places] for name in MEASUREMENT_COLUMNS}
+        return RowBlock(self.block.src[rows], offsets, **columns)
+
+
+#: 80 bytes each: 4 GB.
+MAX_MEASUREMENTS = 50_000_000
+
+
+def rows_of_parquet(path: str | Path) -> MemoryRows:
+    """One row a source, in time order; sources in the order of their bytes."""
+    path = Path(path)
+    files = [str(file) for file in measurement_files([path])]
+    try:
+        dataset = ds.dataset(files, format="parquet", partitioning=None)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise PingError(
+            f"cannot read measurements from {path}: {error}; give a Parquet file or folder"
+        ) from error
+    names = set(dataset.schema.names)
+    missing = [name for name in REQUIRED_COLUMNS if name not in names]
+    if missing:
+        raise PingError(
+            f"{path} has no column {', '.join(missing)}: not measurements as `ping-llm ingest` makes them"
+        )
+    count = dataset.count_rows()
+    if not 0 < count <= MAX_MEASUREMENTS:
+        raise PingError(
+            f"{path} has {count:,} measurements; network_parquet takes 1 to {MAX_MEASUREMENTS:,}: "
+            f"build rows (`ping-llm rows build {path} --out DIR`) and use probe_chunks"
+        )
+    table = dataset.to_table([*REQUIRED_COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in names)])
+    return MemoryRows(_block(table, path))
+
+
+def _block(table: pa.Table, path: Path) -> RowBlock:
+    rows = candidates_of(table)
+    verdict = judge(rows)
+    if verdict.any():
+        row = int((verdict != ACCEPTED).argmax())
+        raise PingError(
+            f"measurement {row} of {path} is not valid: {complaint(table, row, int(verdict[row]))}; "
+            "`ping-llm ingest` and `ping-llm rows build` set such ones aside"
+        )
+    src, dst, time, rtt = rows.src, rows.dst, rows.time_us, rows.rtt
+    numbers = {name: getattr(rows, name) for name in ("msm_id", "probe_id", "size", "packet_error_count")}
+    # Every column decides, so that the order of the files does not.
+    words = np.ascontiguousarray(src).view(">u8").reshape(-1, 2)
+    to = np.ascontiguousarray(dst).view(">u8").reshape(-1, 2)
+    keys = (*reversed(list(numbers.values())), rtt, to[:, 1], to[:, 0], time, words[:, 1], words[:, 0])
+    order = np.lexsort(keys)
+    sorted_src = words[order]
+    begins = np.flatnonzero(np.r_[True, (sorted_src[1:] != sorted_src[:-1]).any(axis=1)])
+    counts = np.diff(np.r_[begins, len(order)])
+    return RowBlock.from_columns(
+        src[order][begins],
+        counts,
+        time[order],
+        dst[order],
+        rtt[order],
+        **{name: values[order] for name, values in numbers.items()},
+    )

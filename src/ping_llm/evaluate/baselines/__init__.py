@@ -1,1 +1,0 @@
-"""The methods to beat, each in a small file with its paper, all behind `base.Baseline`."""

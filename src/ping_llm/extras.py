@@ -1,0 +1,43 @@
+"""Which extra of the package brings what is not installed: `pip install "ping-llm[query]"`."""
+
+import importlib.util
+
+from ping_llm.errors import PingError
+
+#: Extra → the modules of others that our code imports from it.
+MODULES = {
+    "query": ("jax", "orbax", "safetensors"),
+    "train": ("maxtext", "flax", "omegaconf", "pydantic", "tensorboardX"),
+    "spark": ("pyspark",),
+    "wandb": ("wandb",),
+    "onnx": ("onnx", "onnxruntime"),
+    "evaluate": ("sklearn", "threadpoolctl"),
+    "serve": ("fastapi", "uvicorn"),
+}
+
+
+def need(extra: str) -> None:
+    """Refuse before the work begins, not in the middle of it.
+
+    Raises:
+      PingError: a module of the extra is not installed; says what to install.
+    """
+    for module in MODULES[extra]:
+        if importlib.util.find_spec(module) is None:
+            raise PingError(_sentence(module, extra))
+
+
+def missing(error: ModuleNotFoundError) -> str:
+    """What to install, in a sentence."""
+    module = (error.name or "").partition(".")[0]
+    for extra, modules in MODULES.items():
+        if module in modules:
+            return _sentence(module, extra)
+    return f"{error}: the installation is not complete; `ping-llm doctor` lists what is there"
+
+
+def _sentence(module: str, extra: str) -> str:
+    return (
+        f'this needs {module}, which is not installed: pip install "ping-llm[{extra}]" '
+        f"(in a checkout: scripts/bootstrap.sh {extra})"
+    )

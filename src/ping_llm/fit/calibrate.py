@@ -1,0 +1,53 @@
+"""Give a trained run its stack: fitted on what was held out of its training."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ping_llm.answer.methods.registry import usable
+from ping_llm.answer.model import Model
+from ping_llm.answer.stack import FOLDER, Stack
+from ping_llm.answer.stacking import fit_stack
+from ping_llm.errors import PingError
+from ping_llm.fit.held_out import further_splits, held_out
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.ids import Ids, pairs_of
+from ping_llm.measurements.parquet import read_measurements
+from ping_llm.splits.holdout import SplitOptions
+
+
+def calibrate(
+    run: Path, data: Path, options: SplitOptions, most: int, names: Sequence[str] | None = None
+) -> Stack:
+    """Fit and save the stack of a run that was trained on what `options` leave of `data`."""
+    return calibrate_columns(run, read_measurements(data), options, most, names)
+
+
+def calibrate_columns(
+    run: Path, train: Columns, options: SplitOptions, most: int, names: Sequence[str] | None = None
+) -> Stack:
+    """The same with measurements in memory."""
+    network_train, tests = held_out(train, options, most)
+    if not tests:
+        raise PingError("nothing is held out to calibrate with: hold out more, or bring more data")
+    model = Model.load(run, data=False)
+    further = further_splits(train, options, most // 2, tests)
+    stack = fit_stack(model, network_train, tests, train, tuple(names or usable()), about(train), further)
+    stack.save(run / FOLDER)
+    return stack
+
+
+def about(train: Columns) -> dict[str, Any]:
+    """What a stack says of the data it was fitted to."""
+    return {
+        "trained_on": {
+            "measurements": len(train),
+            "sources": len(Ids(train.src)),
+            "destinations": len(Ids(train.dst)),
+            "pairs": len(Ids(pairs_of(train.src, train.dst))),
+            "first_time": str(np.datetime64(int(train.time.min()), "us")) + "Z",
+            "last_time": str(np.datetime64(int(train.time.max()), "us")) + "Z",
+        }
+    }

@@ -1,0 +1,298 @@
+"""`ping-llm fit`: the whole way, step by step. Every step leaves whole files, so a second start goes on.
+
+RUN/fit.json        what was asked for, and how long each step has taken
+    measurements/   what the input became, if it was not a table of measurements already
+    rows/           all measurements by source: what questions look back on
+    train-rows/     what the network is trained on
+    checkpoints/ …  the training, as `ping-llm train` leaves it
+    stack/          everything else that an answer needs
+    report/         report.html, report.json and pictures
+    final/          with --final: the training that went on with all the data
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from ping_llm.answer.methods.registry import usable
+from ping_llm.errors import PingError, UsageError
+from ping_llm.evaluate.inputs import EvaluateOptions, evaluation_data
+from ping_llm.extras import need
+from ping_llm.files import whole_file, write_json
+from ping_llm.fit.held_out import held_out
+from ping_llm.fit.options import FEWEST, FINAL_SHARE, FitOptions
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.ids import Ids
+from ping_llm.measurements.parquet import read_measurements
+from ping_llm.splits.holdout import Splits, fitting, is_timeless, split
+from ping_llm.tables import counted
+
+FORMAT = 1
+
+
+class Journal:
+    """RUN/fit.json: what a fit was begun with, and the seconds of each step so far."""
+
+    def __init__(self, run: Path, inputs: Sequence[str], options: FitOptions, start: Path | None):
+        self._path = run / "fit.json"
+        asked = {
+            "inputs": [str(Path(name).resolve()) for name in inputs],
+            "options": json.loads(json.dumps(options.as_dict())),
+            "from": None if start is None else str(start.resolve()),
+        }
+        self._state: dict[str, Any] = {"format": FORMAT, **asked, "seconds": {}, "done": []}
+        if self._path.exists():
+            saved = json.loads(self._path.read_text())
+            differing = [key for key in asked if saved.get(key) != asked[key]]
+            if differing:
+                raise UsageError(
+                    f"{run} holds a fit with other {' and '.join(differing)}: give another --run"
+                )
+            self._state = saved
+        elif run.exists() and any(run.iterdir()):
+            raise UsageError(f"{run} is not empty and holds no fit: give another --run")
+
+    def begin(self) -> None:
+        write_json(self._path, self._state)
+
+    def do(self, step: str, work: Callable[[], None]) -> None:
+        """Do the work, unless it was finished before; its seconds include those of interrupted tries."""
+        if step in self._state["done"]:
+            return
+        begun = time.monotonic()
+        try:
+            work()
+            self._state["done"].append(step)
+        finally:
+            spent = self._state["seconds"]
+            spent[step] = round(spent.get(step, 0.0) + time.monotonic() - begun, 1)
+            write_json(self._path, self._state)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return self._state["seconds"]
+
+
+def fit(
+    inputs: Sequence[str],
+    run: Path,
+    options: FitOptions,
+    say: Callable[[str], None] = lambda text: None,
+    *,
+    start: Path | None = None,
+    world: Path | None = None,
+) -> dict[str, Any]:
+    """From files to a run that can be asked; returns the report with "seconds" and "examples".
+
+    Args:
+      inputs: Atlas results, tables, or folders of measurements.
+      say: told what is being done.
+      start: a run to begin with the weights of.
+      world: the simulation's folder, where the data are simulated: the truth joins the report.
+    """
+    if options.minutes <= 0:
+        raise UsageError(f"--minutes must be above 0, not {options.minutes:g}")
+    need("train")
+    journal = Journal(run, inputs, options, start)
+    measurements = _measurements_folder(inputs)
+    if measurements is None:
+        journal.begin()
+        say("1/5 ingest")
+        measurements = run / "measurements"
+        journal.do("ingest", lambda: _ingest(inputs, run / "measurements", options))
+    else:
+        say("1/5 the input is a table of measurements")
+    data = read_measurements(measurements)
+    check_amount(data)
+    journal.begin()
+    splits = split(data, fitting(options.splits, data))
+    network_train, _ = held_out(splits.train, options.held_out, options.stack_questions)
+    say(
+        f"2/5 build rows: {len(data):,} measurements, {len(splits.train):,} to learn from, "
+        f"{len(network_train):,} of them for the network"
+        + (", without a cut in time: times tell nothing here" if is_timeless(data) else "")
+    )
+    journal.do("rows", lambda: _build_rows(run, measurements, network_train))
+    config, overrides = choose_config(options, len(network_train))
+    minutes = options.minutes * (1 - FINAL_SHARE if options.final else 1)
+    say(f"3/5 train {config} for {minutes:g} minutes")
+    journal.do("train", lambda: _train(run, run / "train-rows", config, overrides, minutes, start))
+    say("4/5 fit the simple methods, and decide on held-out questions how far to trust each")
+    journal.do("stack", lambda: _stack(run, splits.train, options))
+    say("5/5 evaluate against every method")
+    journal.do("report", lambda: _evaluate(run, splits, options, world))
+    if options.final:
+        say(f"and go on with all the data for {options.minutes * FINAL_SHARE:g} minutes")
+        journal.do("final", lambda: _final(run, data, config, overrides, options))
+    return json.loads((run / "report" / "report.json").read_text()) | {
+        "seconds": journal.seconds,
+        "final": options.final,
+        "examples": examples(splits),
+    }
+
+
+def check_amount(data: Columns) -> None:
+    """Say what is missing where there is too little to learn from."""
+    sources, destinations = len(Ids(data.src)), len(Ids(data.dst))
+    replies = int(data.replied.sum())
+    if len(data) >= FEWEST and sources > 1 and destinations > 1 and replies >= FEWEST // 2:
+        return
+    raise PingError(
+        f"too little to fit: {counted(len(data), 'measurement')} ({replies:,} with a reply) of "
+        f"{counted(sources, 'source')} to {counted(destinations, 'destination')}, and a fit needs at least "
+        f"{FEWEST} measurements, {FEWEST // 2} of them with a reply, two sources and two destinations. What "
+        "still can be asked is a simple method: `ping-llm rows build MEASUREMENTS --out ROWS`, then "
+        "`ping-llm query rtt --method recent --data ROWS --src … --dst …`"
+    )
+
+
+def choose_config(options: FitOptions, measurements: int) -> tuple[str, list[str]]:
+    """A packaged config and overrides, for the data and the machine.
+
+    On CPUs `menog`, whose contexts look like questions: 0.7M parameters are what two cores can train in
+    minutes. With a GPU 20m, from a million measurements on.
+    """
+    if options.config is not None:
+        return options.config, []
+    if measurements >= 1_000_000 and _has_gpu():
+        return "20m", []
+    # A twentieth of the steps to warm up, as far as two cores' 0.3 s per step can tell; 190 at most. A
+    # checkpoint every two minutes: what an interruption can cost.
+    expected = max(options.minutes * 60 / 0.3, 1)
+    warmup = min(190.0, max(expected / 20, 5)) / 9500
+    return "menog", ["checkpoint_period=300", f"warmup_steps_fraction={warmup:.5f}"]
+
+
+def _has_gpu() -> bool:
+    import jax
+
+    return jax.default_backend() == "gpu"
+
+
+def _measurements_folder(inputs: Sequence[str]) -> Path | None:
+    """The input itself, if it is one folder that `ingest` or `simulate` wrote."""
+    if len(inputs) != 1:
+        return None
+    folder = Path(inputs[0])
+    written = ("ingest.json", "world.json")
+    return folder if folder.is_dir() and any((folder / name).is_file() for name in written) else None
+
+
+def _ingest(inputs: Sequence[str], out: Path, options: FitOptions) -> None:
+    from ping_llm.ingest.options import IngestOptions
+    from ping_llm.ingest.run import ingest
+
+    report = ingest(list(inputs), out, IngestOptions(traceroutes=options.traceroutes))
+    if not report.total.measurements:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.total.rejects.most_common(3))
+        raise PingError(
+            f"{', '.join(map(str, inputs))}: no measurement in it"
+            + (f" (rejected: {reasons})" if reasons else "")
+            + ("; --traceroutes hops uses traceroutes" if options.traceroutes == "off" else "")
+        )
+
+
+def _build_rows(run: Path, measurements: Path, network_train: Columns) -> None:
+    from ping_llm.rows.build import build
+
+    table = run / "train-rows.parquet"
+    if not (run / "train-rows" / "manifest.json").exists():
+        with whole_file(table) as aside:
+            pq.write_table(network_train.to_arrow(), aside)
+        build([table], run / "train-rows")
+    table.unlink(missing_ok=True)
+    build([measurements], run / "rows")
+
+
+def _train(
+    run: Path, rows: Path, config: str, overrides: list[str], minutes: float, start: Path | None
+) -> None:
+    from ping_llm.train.run import train
+
+    outcome = train(config, overrides, run=run, rows=rows, weights=start, minutes=minutes)
+    if outcome.state == "stopped":
+        raise PingError(f"stopped after step {outcome.step} and saved: the same command goes on from there")
+
+
+def _remember_data(run: Path, rows: Path) -> None:
+    from ping_llm.rows.manifest import load_manifest
+    from ping_llm.train import runs as folder
+
+    fingerprint = load_manifest(rows)["fingerprint"]
+    folder.update(run, context_data={"rows": str(rows.resolve()), "fingerprint": fingerprint})
+
+
+def _stack(run: Path, train: Columns, options: FitOptions) -> None:
+    from ping_llm.fit.calibrate import calibrate_columns
+
+    calibrate_columns(run, train, options.held_out, options.stack_questions, options.baselines or usable())
+    _remember_data(run, run / "rows")
+
+
+def _evaluate(run: Path, splits: Splits, options: FitOptions, world: Path | None) -> None:
+    from ping_llm.answer.stack import FOLDER
+    from ping_llm.evaluate.run import evaluate_data
+    from ping_llm.evaluate.verdict import lost_to
+
+    asked = EvaluateOptions(
+        splits=splits.options or options.splits,
+        queries=options.queries,
+        address_questions=options.address_questions,
+        context_queries=options.context_queries,
+        context_sizes=(0, 1, 5, 30),
+        baselines=options.baselines or usable(),
+        seed=options.seed,
+    )
+    result = evaluate_data(evaluation_data(splits, asked), run / "report", asked, run, world)
+    write_json(run / FOLDER / "verdict.json", {"lost_to": lost_to(result)})
+    _export(run)
+
+
+def _final(run: Path, data: Columns, config: str, overrides: list[str], options: FitOptions) -> None:
+    """Train on everything, and let everything else that an answer needs know of everything."""
+    from ping_llm.answer.stack import FOLDER, Stack
+    from ping_llm.answer.stacking import refitted
+    from ping_llm.fit.calibrate import about
+
+    final = run / "final"
+    minutes = options.minutes * FINAL_SHARE
+    _train(final, run / "rows", config, [*overrides, "data_shuffle_seed=1"], minutes, run)
+    stack = Stack.load(run / FOLDER)
+    assert stack is not None
+    if stack.about["trained_on"]["measurements"] != len(data):
+        refitted(stack, data, stack.about | about(data)).save(run / FOLDER)
+    _export(run)
+
+
+def _export(run: Path) -> None:
+    """Weights, stack and a card in one folder that can be given away."""
+    from ping_llm.files import write_text
+    from ping_llm.model import export
+    from ping_llm.model.card import model_card
+
+    folder = run / "export"
+    export.export(run, folder)
+    write_text(folder / "README.md", model_card(export.read(folder), run))
+
+
+def examples(splits: Splits) -> list[dict[str, str]]:
+    """Three questions that a user may paste; the run can look back on its data for all of them."""
+    train = splits.train.take(splits.train.replied)
+    newest = train.take(slice(-1, None))
+    at = str(np.datetime64(int(splits.data.time.max()) // 1_000_000, "s")) + "Z"
+    chosen = [("a pair it was trained on", newest.src[0], newest.dst[0])]
+    for kind, noun in (("pairs", "pair"), ("destinations", "destination"), ("sources", "source")):
+        test = splits.test(kind)
+        if len(test):
+            chosen.append((f"a {noun} that was held out", test.src[-1], test.dst[-1]))
+    from ping_llm.measurements.addresses import unpack_one
+
+    return [
+        {"about": words, "src": unpack_one(src.tobytes()), "dst": unpack_one(dst.tobytes()), "at": at}
+        for words, src, dst in chosen[:3]
+    ]

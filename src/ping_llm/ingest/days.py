@@ -1,0 +1,236 @@
+"""Parts → the table: sorted, each result once, one folder per day.
+
+The days are cut into groups (workers.py). DuckDB reads a group's rows from the parts that have
+any, sorts them by every column, spilling to the work folder if a day is that large, and hands them back in
+order. The order is total, so the bytes depend neither on how many workers read what nor on interruptions.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ping_llm.files import whole_file
+from ping_llm.ingest.accounting import DAY_FILE, REJECTS_FILE, REJECTS_FOLDER
+from ping_llm.ingest.options import REJECT_GROUP_ROWS, ROW_GROUP_ROWS
+from ping_llm.ingest.parts import PART, REJECTS
+from ping_llm.ingest.workers import Group, Written
+from ping_llm.measurements import addresses
+from ping_llm.measurements.rules import UNKNOWN
+from ping_llm.measurements.schema import KINDS, MEASUREMENTS, MEASUREMENTS_WITH_KIND, kind_names
+from ping_llm.paths import duckdb_path
+
+_DAY_US = 86_400_000_000
+
+# What makes two results the same result. With `--rtt each` the RTT is one packet's: there all are hashed.
+_IDENTITY = (
+    "event_time", "src_high", "src_low", "dst_high", "dst_low",
+    "msm_id", "probe_id", "size", "packet_error_count", "rtt", "kind",
+)  # fmt: skip
+_IDENTITY_OF_EACH = (*_IDENTITY[:-3], "kind", "packets_hash")
+_OPTIONAL = ("msm_id", "size", "packet_error_count", "probe_id")
+_PLACE = ("file", "record", "packet")
+
+
+def write_group(
+    group: Group, out: Path, spill: Path, each: bool, memory_mb: int, with_kind: bool = False
+) -> Written:
+    """Sort a group's rows and write its days' files, in version 2 of the table if `with_kind`."""
+    written = Written()
+    duplicates = _Duplicates(_IDENTITY_OF_EACH if each else _IDENTITY)
+    writer = _DayWriter(out, MEASUREMENTS_WITH_KIND if with_kind else MEASUREMENTS)
+    try:
+        for rows in _sorted_rows(group, spill, each, memory_mb):
+            columns = {name: rows[name].to_numpy() for name in rows.schema.names}
+            repeated = duplicates.mark(columns)
+            first_packets = columns["packet"] == 0
+            _count(written.duplicates, columns["file"][repeated & first_packets])
+            _count(written.measurements, columns["file"][~repeated & first_packets])
+            if with_kind:
+                _count_kinds(written.kinds, columns, ~repeated & first_packets)
+            _count(written.packets, columns["file"][~repeated])
+            kept = np.flatnonzero(~repeated)
+            rows_kept = _measurements(columns, kept, with_kind)
+            writer.write(columns["event_time"][kept] // _DAY_US, rows_kept)
+        writer.close()
+    finally:
+        writer.abandon()
+    return written
+
+
+def _count(counter: Counter[int], files: np.ndarray) -> None:
+    numbers, counts = np.unique(files, return_counts=True)
+    counter.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+
+
+def _count_kinds(
+    counter: Counter[tuple[int, int]], columns: dict[str, np.ndarray], wanted: np.ndarray
+) -> None:
+    for kind in range(len(KINDS)):
+        files: Counter[int] = Counter()
+        _count(files, columns["file"][wanted & (columns["kind"] == kind)])
+        counter.update({(file, kind): count for file, count in files.items()})
+
+
+def _sorted_rows(group: Group, spill: Path, each: bool, memory_mb: int) -> Iterator[pa.RecordBatch]:
+    identity = _IDENTITY_OF_EACH if each else _IDENTITY
+    spill.mkdir(parents=True, exist_ok=True)
+    limit = f"{memory_mb}MB"
+    with duckdb.connect(
+        config={"threads": 1, "memory_limit": limit, "temp_directory": str(spill)}
+    ) as connection:
+        # It would go to stdout, among the results.
+        connection.execute("SET enable_progress_bar = false")
+        query = (
+            f"SELECT {', '.join(PART.names)} FROM read_parquet(?) WHERE event_time >= ? AND event_time < ? "
+            f"ORDER BY {', '.join((*identity, *_PLACE))}"
+        )
+        parts = [duckdb_path(Path(part)) for part in group.parts]
+        start, end = group.first_day * _DAY_US, (group.last_day + 1) * _DAY_US
+        relation = connection.sql(query, params=[parts, start, end])
+        yield from relation.to_arrow_reader(ROW_GROUP_ROWS)
+
+
+class _Duplicates:
+    """Marks the rows of a sorted stream whose result was there before: same identity, another place."""
+
+    def __init__(self, identity: Sequence[str]):
+        self._identity = identity
+        self._last: dict[str, np.generic] = {}
+        self._owner: tuple[int, int] = (-1, -1)
+
+    def mark(self, columns: dict[str, np.ndarray]) -> np.ndarray:
+        """bool [n]; call with consecutive slices of the stream."""
+        count = len(columns["file"])
+        new = np.zeros(count, bool)
+        if not count:
+            return new
+        for name in self._identity:
+            values = columns[name]
+            new[1:] |= values[1:] != values[:-1]
+            new[0] |= not self._last or values[0] != self._last[name]
+        self._last = {name: columns[name][-1] for name in self._identity}
+        # The owner of an identity is the result of its first row; any other result there is a duplicate.
+        firsts = np.flatnonzero(new)
+        run = np.cumsum(new) - 1
+        files = np.concatenate([[self._owner[0]], columns["file"][firsts]]).astype(np.int64)
+        records = np.concatenate([[self._owner[1]], columns["record"][firsts]])
+        owner_files, owner_records = files[run + 1], records[run + 1]
+        self._owner = (int(owner_files[-1]), int(owner_records[-1]))
+        return (owner_files != columns["file"]) | (owner_records != columns["record"])
+
+
+def measurement_rows(part: pa.RecordBatch, with_kind: bool = False) -> pa.RecordBatch:
+    """Part rows as rows of the table, of its version 2 if `with_kind`."""
+    columns = {name: part[name].to_numpy() for name in part.schema.names}
+    return _measurements(columns, np.arange(len(part)), with_kind)
+
+
+def _measurements(columns: dict[str, np.ndarray], kept: np.ndarray, with_kind: bool) -> pa.RecordBatch:
+    src = _packed(columns["src_high"][kept], columns["src_low"][kept])
+    dst = _packed(columns["dst_high"][kept], columns["dst_low"][kept])
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(columns["event_time"][kept], pa.int64()).cast(MEASUREMENTS.field("event_time").type),
+            addresses.unpack(src),
+            addresses.unpack(dst),
+            pa.array(np.where(addresses.is_ipv4(src), 4, 6).astype(np.uint8)),
+            pa.array(columns["rtt"][kept]),
+            *(
+                _nullable(columns[name][kept])
+                for name in ("msm_id", "size", "packet_error_count", "probe_id")
+            ),
+            *([kind_names(columns["kind"][kept])] if with_kind else []),
+        ],
+        schema=MEASUREMENTS_WITH_KIND if with_kind else MEASUREMENTS,
+    )
+
+
+def _packed(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+    return np.stack([high, low], axis=1).astype(">u8").view(np.uint8).reshape(-1, 16)
+
+
+def _nullable(values: np.ndarray) -> pa.Array:
+    return pa.array(values, pa.int64(), mask=values == UNKNOWN)
+
+
+class _DayWriter:
+    """Writes sorted measurements to date=YYYY-MM-DD/part-0.parquet, in row groups of fixed length."""
+
+    def __init__(self, out: Path, schema: pa.Schema):
+        self._out, self._schema = out, schema
+        self._day: int | None = None
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = 0
+        self._file: pq.ParquetWriter | None = None
+        self._aside: Path | None = None
+
+    def write(self, days: np.ndarray, rows: pa.RecordBatch) -> None:
+        starts = [0, *(np.flatnonzero(days[1:] != days[:-1]) + 1).tolist(), len(days)]
+        for start, end in pairwise(starts):
+            if start < end:
+                self._write_day(int(days[start]), rows.slice(start, end - start))
+
+    def _write_day(self, day: int, rows: pa.RecordBatch) -> None:
+        if day != self._day:
+            self.close()
+            self._day = day
+        while len(rows):
+            room = ROW_GROUP_ROWS - self._held_rows
+            self._held.append(rows.slice(0, room))
+            self._held_rows += len(self._held[-1])
+            rows = rows.slice(room)
+            if self._held_rows == ROW_GROUP_ROWS:
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        if self._file is None:
+            assert self._day is not None
+            self._writing = whole_file(day_folder(self._out, self._day) / DAY_FILE)
+            self._file = pq.ParquetWriter(self._writing.__enter__(), self._schema, compression="zstd")
+        # One chunk: where pages end depends on where chunks do.
+        self._file.write_table(pa.Table.from_batches(self._held, self._schema).combine_chunks())
+        self._held, self._held_rows = [], 0
+
+    def close(self) -> None:
+        """End the day's file."""
+        self._flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._writing.__exit__(None, None, None)
+        self._day = None
+
+    def abandon(self) -> None:
+        """Remove what is unfinished; nothing after close()."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            error = RuntimeError("abandoned")
+            with suppress(RuntimeError):
+                self._writing.__exit__(type(error), error, None)
+
+
+def day_folder(out: Path, day: int) -> Path:
+    return out / f"date={datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day):%Y-%m-%d}"
+
+
+def write_rejects(parts: Sequence[Path], out: Path) -> None:
+    """Join the rejects of all files, in the order of the inputs, into rejects/rejects.parquet."""
+    with (
+        whole_file(out / REJECTS_FOLDER / REJECTS_FILE) as aside,
+        pq.ParquetWriter(aside, REJECTS, compression="zstd") as writer,
+    ):
+        for part in parts:
+            with pq.ParquetFile(part) as file:
+                for batch in file.iter_batches(REJECT_GROUP_ROWS):
+                    writer.write_table(pa.Table.from_batches([batch], REJECTS).combine_chunks())

@@ -1,0 +1,154 @@
+"""One writer per output folder.
+
+The lock is an flock on the file `.lock` inside the folder: the kernel releases it when its process ends,
+however it ends. The file says who holds it. It is removed when the work is done; one that a killed process
+left is simply locked again.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ping_llm.errors import PingError, UsageError
+
+LOCK_FILE = ".lock"
+
+#: More than a holder's note can be.
+_NOTE_BYTES = 4096
+
+#: What flock says on a file system without locks (some network file systems).
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+@contextmanager
+def only_writer(out: Path, work: str) -> Iterator[None]:
+    """Hold the folder `out`, made if need be, while the block runs; a folder left empty is removed again.
+
+    Args:
+      work: what is done, for the message to others: "ingest".
+
+    Raises:
+      PingError: somebody else holds it (the text says who), or it cannot be written to.
+      UsageError: it is not a folder.
+    """
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    lock = _acquire(out, work)
+    try:
+        yield
+    finally:
+        # While it is still held: whoever opened it meanwhile sees that it is gone, and opens the next one.
+        if _is_current(lock, out / LOCK_FILE):
+            with suppress(OSError):
+                (out / LOCK_FILE).unlink()
+        os.close(lock)
+        with suppress(OSError):
+            for folder in made:
+                folder.rmdir()
+
+
+def _acquire(out: Path, work: str) -> int:
+    path = out / LOCK_FILE
+    while True:
+        lock = _open(out, path)
+        try:
+            if _is_held(lock, out):
+                raise PingError(
+                    f"{out} is being written by {_holder(lock)}; wait for it, or name another folder"
+                )
+            if _is_current(lock, path):
+                _write_note(lock, path, work)
+                return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def _open(out: Path, path: Path) -> int:
+    """Open the lock, never through a link, and without changing what is in it."""
+    while True:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+            break
+        except FileNotFoundError:
+            if out.is_symlink():
+                raise UsageError(f"{out} is a symbolic link to nothing; name another folder") from None
+            # Whoever had made the folder has just removed it.
+        except (FileExistsError, NotADirectoryError):
+            raise UsageError(f"{out} is not a folder, or lies below a file; name another folder") from None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise _not_a_lock(path) from None
+            raise PingError(f"cannot write to {out}: {error.strerror}") from None
+    status = os.fstat(lock)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(lock)
+        raise _not_a_lock(path)
+    return lock
+
+
+def _not_a_lock(path: Path) -> PingError:
+    return PingError(f"{path} is a link or no file, so it cannot be a lock; remove it")
+
+
+def _is_held(lock: int, out: Path) -> bool:
+    """Take the lock; True if somebody else has it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise PingError(f"cannot lock {out}: {error.strerror}") from None
+        print(
+            f"ping-llm: the file system of {out} has no locks; make sure that nobody else writes to it",
+            file=sys.stderr,
+        )
+    return False
+
+
+def _is_current(lock: int, path: Path) -> bool:
+    """Is the file that was locked still the one in the folder?"""
+    try:
+        return os.path.samestat(os.fstat(lock), path.lstat())
+    except OSError:
+        return False
+
+
+def _write_note(lock: int, path: Path, work: str) -> None:
+    before = os.pread(lock, _NOTE_BYTES, 0)
+    if before and _note(before) is None:
+        raise PingError(f"{path} holds something else than a lock; remove it, or name another folder")
+    note = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "work": work,
+        "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }
+    with suppress(OSError):  # on a full disk the lock holds without its note
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps(note).encode(), 0)
+
+
+def _note(data: bytes) -> dict[str, object] | None:
+    try:
+        note = json.loads(data)
+    except ValueError:
+        return None
+    return note if isinstance(note, dict) and "pid" in note else None
+
+
+def _holder(lock: int) -> str:
+    note = _note(os.pread(lock, _NOTE_BYTES, 0))
+    if note is None:
+        return "another process"
+    return f"process {note['pid']} on {note.get('host')} ({note.get('work')}, since {note.get('since')})"

@@ -1,0 +1,1 @@
+"""What a measurement is: schema, rules, table, files, addresses, and what was known before a moment."""

@@ -1,0 +1,177 @@
+"""The table of measurements as NumPy columns, and questions about measurements."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from ping_llm.errors import PingError
+from ping_llm.measurements import addresses
+from ping_llm.measurements.rules import ACCEPTED, UNKNOWN, candidates_of, complaint, judge, kind_codes
+from ping_llm.measurements.schema import (
+    KINDS,
+    MEASUREMENTS,
+    MEASUREMENTS_WITH_KIND,
+    NO_REPLY,
+    PING,
+    kind_names,
+)
+
+#: In place of a time: nobody knows when, so nothing is earlier than anything else.
+NO_TIME = -1
+
+
+@dataclass(frozen=True)
+class Queries:
+    """What a method is told of the measurements it has to predict: everything but the result.
+
+    Attributes:
+      time: int64 [n], µs since 1970; NO_TIME where it is not known.
+      src, dst: uint8 [n, 16]; of a prefix, the bytes after it are zero.
+      src_bits, dst_bits: int64 [n], length of each prefix; 0 is a whole address. None: all are whole.
+      owner: int64 [n], which context each looks back on, where each brings its own (`History.of_contexts`).
+    """
+
+    time: np.ndarray
+    src: np.ndarray
+    dst: np.ndarray
+    src_bits: np.ndarray | None = None
+    dst_bits: np.ndarray | None = None
+    owner: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def take(self, index: np.ndarray | slice) -> "Queries":
+        parts = (self.time, self.src, self.dst, self.src_bits, self.dst_bits, self.owner)
+        return Queries(*(None if part is None else part[index] for part in parts))  # type: ignore[arg-type]
+
+    def without_time(self) -> "Queries":
+        return replace(self, time=np.full(len(self), NO_TIME, np.int64))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table of measurements, valid by the rules of `rules.py`.
+
+    The last five columns are there where they were read; None says the same of every measurement: unknown,
+    and a ping.
+    """
+
+    time: np.ndarray  # int64 [n], µs since 1970
+    src: np.ndarray  # uint8 [n, 16], packed as ping_llm.measurements.addresses does
+    dst: np.ndarray  # uint8 [n, 16]
+    rtt: np.ndarray  # float64 [n], ms; NO_REPLY where there was none
+    msm_id: np.ndarray | None = None  # int64 [n], UNKNOWN where null; so are the next three
+    size: np.ndarray | None = None
+    packet_error_count: np.ndarray | None = None
+    probe_id: np.ndarray | None = None
+    kind: np.ndarray | None = None  # uint8 [n], the place in schema.KINDS
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @property
+    def replied(self) -> np.ndarray:
+        out: np.ndarray = self.rtt != NO_REPLY
+        return out
+
+    def take(self, index: np.ndarray | slice) -> "Columns":
+        columns = {name: column[index] for name, column in vars(self).items() if column is not None}
+        return Columns(**columns)
+
+    def queries(self) -> Queries:
+        return Queries(self.time, self.src, self.dst)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """For `polars.DataFrame(measurements)`, `pyarrow.table(measurements)` and others that read Arrow."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def sorted_by_time(self) -> "Columns":
+        return self.take(np.argsort(self.time, kind="stable"))
+
+    @classmethod
+    def empty(cls) -> Self:
+        none = np.zeros((0, 16), np.uint8)
+        return cls(np.zeros(0, np.int64), none, none, np.zeros(0))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Columns"]) -> Self:
+        """All parts in order. A column that some part does not have is unknown there (kind: ping)."""
+        known = [
+            field.name for field in fields(cls) if any(vars(part)[field.name] is not None for part in parts)
+        ]
+        return cls(**{name: np.concatenate([part.column(name) for part in parts]) for name in known})
+
+    def column(self, name: str) -> np.ndarray:
+        """A column by its name; where it was not read, what None stands for."""
+        column: np.ndarray | None = getattr(self, name)
+        if column is not None:
+            return column
+        return np.full(len(self), PING, np.uint8) if name == "kind" else np.full(len(self), UNKNOWN, np.int64)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: pa.Table | pa.RecordBatch,
+        every: bool = False,
+        place: Callable[[int], str] = lambda row: f"row {row + 1:,}",
+        stand_in: str | None = None,
+    ) -> Self:
+        """The measurements of an Arrow table, checked.
+
+        Args:
+          every: whether to take the optional columns as well.
+          place: where a row is, for the message.
+          stand_in: `src` or `dst`, where that column of the table only stands in for one that was not read.
+
+        Raises:
+          PingError: a row breaks a rule; the message names it.
+        """
+        candidates = candidates_of(table)
+        if stand_in:
+            other = candidates.dst if stand_in == "src" else candidates.src
+            candidates = replace(candidates, **{stand_in: other})
+        verdict = judge(candidates)
+        if verdict.any():
+            row = int((verdict != ACCEPTED).argmax())
+            raise _refusal(place(row), complaint(table, row, int(verdict[row])))
+        columns = cls(candidates.time_us, candidates.src, candidates.dst, candidates.rtt)
+        if not every:
+            return columns
+        kind = kind_codes(table["kind"]) if "kind" in table.schema.names else None
+        if kind is not None and (kind == len(KINDS)).any():
+            row = int((kind == len(KINDS)).argmax())
+            raise _refusal(place(row), f"kind {table['kind'][row]} is not one of {', '.join(KINDS)}")
+        return replace(
+            columns,
+            msm_id=candidates.msm_id,
+            size=candidates.size,
+            packet_error_count=candidates.packet_error_count,
+            probe_id=candidates.probe_id,
+            kind=kind,
+        )
+
+    def to_arrow(self, with_kind: bool | None = None) -> pa.Table:
+        """Rows of the measurements table, addresses in their canonical texts.
+
+        Args:
+          with_kind: whether to write version 2, with the column `kind`; None: where it is known.
+        """
+        with_kind = self.kind is not None if with_kind is None else with_kind
+        numbers = [self.column(name) for name in ("msm_id", "size", "packet_error_count", "probe_id")]
+        ip_version = np.where(addresses.is_ipv4(self.src), 4, 6).astype(np.uint8)
+        src, dst = addresses.unpack(self.src), addresses.unpack(self.dst)
+        time = pa.array(self.time, pa.timestamp("us", tz="UTC"))
+        unknown = [pa.array(column, pa.int64(), mask=column == UNKNOWN) for column in numbers]
+        kind = [kind_names(self.column("kind"))] if with_kind else []
+        return pa.Table.from_arrays(
+            [time, src, dst, pa.array(ip_version), pa.array(self.rtt), *unknown, *kind],
+            schema=MEASUREMENTS_WITH_KIND if with_kind else MEASUREMENTS,
+        )
+
+
+def _refusal(place: str, why: str) -> PingError:
+    return PingError(f"{place}: {why}; `ping-llm ingest` sorts such rows out.")

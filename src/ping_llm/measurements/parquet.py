@@ -1,0 +1,235 @@
+"""Tables of measurements in Parquet: which files, what is in them, and reading them checked."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from glob import has_magic
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ping_llm.errors import PingError, UsageError
+from ping_llm.files import whole_file
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.rules import UNKNOWN
+from ping_llm.measurements.schema import KINDS, OPTIONAL_COLUMNS, PING, REQUIRED_COLUMNS
+from ping_llm.paths import files_below, literal, matching_files, sql_path
+
+#: Rows of a batch that is read at a time.
+BATCH_ROWS = 1 << 17
+
+
+@dataclass(frozen=True)
+class ParquetInput:
+    """Parquet files with the columns of a measurement, sorted by path."""
+
+    files: tuple[Path, ...]
+    rows_of: tuple[int, ...]
+    columns: frozenset[str]  # that some file has; in the others they are unknown
+    fingerprint: str  # of names below their common folder, sizes and footers
+
+    @property
+    def rows(self) -> int:
+        return sum(self.rows_of)
+
+    def place(self, row: int, first: int = 0) -> str:
+        """Where a row of the whole input is, counted from row `first`, for messages."""
+        row += first
+        for path, rows in zip(self.files, self.rows_of, strict=True):
+            if row < rows:
+                return f"{path}, row {row + 1:,}"
+            row -= rows
+        raise IndexError(row)
+
+    @property
+    def with_kind(self) -> bool:
+        """Is there a column `kind`? Without one, all measurements are pings."""
+        return "kind" in self.columns
+
+    @property
+    def scan(self) -> str:
+        """The table in SQL."""
+        names = ", ".join(map(sql_path, self.files))
+        return f"read_parquet([{names}], hive_partitioning = false, union_by_name = true)"
+
+
+def measurement_files(places: Sequence[str | Path]) -> list[Path]:
+    """The Parquet files that files, folders (searched in depth) and globs name: each once, sorted by path.
+
+    In folders, hidden names (.name, _name) are other programs' notes, and `rejects/` holds what ingest found
+    to be no measurement.
+    """
+    found: set[str] = set()
+    for place in map(str, places):
+        path = Path(place)
+        if path.is_dir():
+            files = [file for file in files_below(path) if _holds_measurements(path, file)]
+        elif path.exists():
+            files = [path]
+        else:
+            files = matching_files(place)
+            if not files and not has_magic(place):
+                raise UsageError(f"{place} does not exist; give Parquet files, folders or globs of them")
+        if not files:
+            raise UsageError(f"{place} has no Parquet files; `ping-llm ingest` makes them from raw results")
+        found.update(map(str, files))
+    return [literal(Path(name)) for name in sorted(found)]
+
+
+def _holds_measurements(folder: Path, file: Path) -> bool:
+    below = file.relative_to(folder).parts
+    hidden = any(part.startswith((".", "_")) for part in below)
+    rejected = "rejects" in (folder.name, *below[:-1])
+    return file.suffix == ".parquet" and not hidden and not rejected
+
+
+def open_input(places: Sequence[str | Path]) -> ParquetInput:
+    """Open files, folders and globs of measurement Parquet.
+
+    Raises:
+      UsageError: a place does not exist or has no Parquet files.
+      PingError: a file is not Parquet, or has not the columns of a measurement.
+    """
+    paths = measurement_files(places)
+    digest = hashlib.sha256()
+    rows = []
+    columns: set[str] = set()
+    for path in paths:
+        try:
+            with pq.ParquetFile(path) as file:
+                metadata, schema = file.metadata, file.schema_arrow
+        except (OSError, pa.ArrowException, UnicodeError) as error:
+            raise PingError(f"{path} is not a Parquet file ({str(error).splitlines()[0]}).") from error
+        _check_types(path, schema)
+        columns |= set(schema.names)
+        rows.append(metadata.num_rows)
+        digest.update(f"{path.name}:{path.stat().st_size}:{metadata.num_rows}\n".encode())
+        digest.update(_footer(path))
+    return ParquetInput(tuple(paths), tuple(rows), frozenset(columns), digest.hexdigest())
+
+
+def _footer(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(-8, 2)
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(-8 - length, 2)
+        return file.read(length)
+
+
+def _check_types(path: Path, schema: pa.Schema) -> None:
+    missing = [name for name in REQUIRED_COLUMNS if name not in schema.names]
+    if missing:
+        raise PingError(f"{path} has no column {', '.join(missing)}; `ping-llm ingest` makes such a table.")
+    for name in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS, "kind"):
+        if name not in schema.names:
+            continue
+        kind = schema.field(name).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if name == "event_time":
+            fits = pa.types.is_timestamp(kind)
+        elif name in ("src_addr", "dst_addr", "kind"):
+            fits = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+            fits |= name == "kind" and pa.types.is_null(kind)
+        elif name == "rtt":
+            fits = pa.types.is_floating(kind) or pa.types.is_integer(kind)
+        else:
+            fits = pa.types.is_integer(kind) or pa.types.is_null(kind)
+        if not fits:
+            raise PingError(f"{path}: column {name} has type {kind}; `ping-llm ingest` converts it.")
+
+
+def connect(memory_mb: int, threads: int, temporary: Path) -> duckdb.DuckDBPyConnection:
+    """DuckDB that spills below `temporary`, needs no network and keeps rows in their order."""
+    temporary.mkdir(parents=True, exist_ok=True)
+    connection = duckdb.connect(
+        config={
+            "threads": threads,
+            "memory_limit": f"{memory_mb}MB",
+            "temp_directory": str(temporary),
+            "preserve_insertion_order": True,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+    )
+    # It would go to stdout, among the results.
+    connection.execute("SET enable_progress_bar = false")
+    return connection
+
+
+def read_columns(
+    connection: duckdb.DuckDBPyConnection, data: ParquetInput, wanted: frozenset[str] | None = None
+) -> Iterator[Columns]:
+    """All rows in order, checked against the rules of a measurement. Columns not wanted are zeros."""
+
+    def column(name: str, sql: str, otherwise: str) -> str:
+        use = name in data.columns and (wanted is None or name in wanted)
+        return f"{sql if use else otherwise} AS {name}"
+
+    selected = [
+        # An infinite time becomes one that breaks the rule.
+        column(
+            "event_time",
+            "CASE WHEN event_time IS NULL THEN NULL "
+            "WHEN isfinite(event_time) THEN epoch_us(event_time) ELSE -1 END",
+            "0",
+        ),
+        column("src_addr", "src_addr", "'::'"),
+        column("dst_addr", "dst_addr", "'::'"),
+        column("rtt", "rtt::DOUBLE", "0.0::DOUBLE"),
+        *(
+            # Too large for an int64 is a broken rule, not unknown.
+            column(
+                name,
+                f"CASE WHEN {name} IS NULL THEN {UNKNOWN} ELSE coalesce(TRY_CAST({name} AS BIGINT), -2) END",
+                f"{UNKNOWN}::BIGINT",
+            )
+            for name in OPTIONAL_COLUMNS
+        ),
+        column("kind", f"coalesce(kind::VARCHAR, '{KINDS[PING]}')", f"'{KINDS[PING]}'"),
+    ]
+    read = {"src_addr", "dst_addr"} if wanted is None else wanted
+    stand_in = "src" if "src_addr" not in read else "dst" if "dst_addr" not in read else None
+    row = 0
+    try:
+        reader = connection.sql(f"SELECT {', '.join(selected)} FROM {data.scan}").to_arrow_reader(BATCH_ROWS)
+        for batch in reader:
+            yield Columns.from_table(
+                batch, every=True, place=partial(data.place, first=row), stand_in=stand_in
+            )
+            row += len(batch)
+    except duckdb.Error as error:
+        raise PingError(f"Reading {data.files[0]} … failed: {str(error).splitlines()[0]}") from error
+
+
+def read_measurements(places: str | Path | Sequence[str | Path], every_column: bool = False) -> Columns:
+    """Read Parquet files, or every one below folders, into memory, ordered by time.
+
+    Args:
+      every_column: whether to read the optional columns as well, with `kind`.
+    """
+    optional = (*OPTIONAL_COLUMNS, "kind") if every_column else ("ip_version",)
+    parts = []
+    for file in measurement_files([places] if isinstance(places, str | Path) else places):
+        try:
+            with pq.ParquetFile(file) as opened:
+                schema = opened.schema_arrow
+                _check_types(file, schema)
+                names = [*REQUIRED_COLUMNS, *(name for name in optional if name in schema.names)]
+                table = opened.read(names)
+        except (OSError, pa.ArrowException, UnicodeError) as error:
+            raise PingError(f"{file}: not a table of measurements: {str(error).splitlines()[0]}") from None
+        parts.append(Columns.from_table(table, every_column, partial(_row_of, file)))
+    return Columns.concatenate(parts).sorted_by_time()
+
+
+def _row_of(path: Path, row: int) -> str:
+    return f"{path}, row {row + 1:,}"
+
+
+def write_measurements(columns: Columns, path: Path) -> None:
+    """Write a table of measurements; the file appears whole."""
+    with whole_file(path) as aside:
+        pq.write_table(columns.to_arrow(), aside, compression="zstd")

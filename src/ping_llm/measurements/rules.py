@@ -1,0 +1,207 @@
+"""The rules of a measurement, once: which rows of a block are measurements, and why the others are not.
+
+Whatever reads measurements fills `Candidates` and calls `judge`. Three places repeat the rules, for speed or
+as an oracle: `rows/sortable` (one pass, compiled), `rows/verify` (on packed words) and `rows/reference`
+(plain Python). tests/measurements/test_measurements_rules.py holds all of them to `judge`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ping_llm.measurements import addresses
+from ping_llm.measurements.schema import (
+    END_TIME_US,
+    KINDS,
+    MAX_PACKET_ERRORS,
+    MAX_RTT_MS,
+    MAX_SIZE,
+    MIN_TIME_US,
+    NO_REPLY,
+    PING,
+    Reject,
+)
+
+REASONS = tuple(Reject)
+
+#: Verdicts: 0 is a measurement, k > 0 is REASONS[k - 1].
+ACCEPTED = 0
+VERDICT = {reason: code for code, reason in enumerate(REASONS, 1)}
+
+#: The rules in the order in which they are tried: a row counts under the first that it breaks. The reasons
+#: before MISSING_TIME are about text that could not be read at all.
+RULES = REASONS[REASONS.index(Reject.MISSING_TIME) :]
+
+#: How a value reads: as what it should be, as absent, or as something else.
+GIVEN, MISSING, BAD = np.uint8(0), np.uint8(1), np.uint8(2)
+
+#: Unknown ip_version, msm_id, size, packet_error_count or probe_id.
+UNKNOWN = -1
+
+_NUMBERS = ("msm_id", "size", "packet_error_count", "probe_id")
+
+
+@dataclass
+class Candidates:
+    """A block of rows to judge, column by column. The `*_state` arrays say GIVEN, MISSING or BAD."""
+
+    verdict: np.ndarray  # uint8; not ACCEPTED where the reader already knows
+    time_us: np.ndarray  # int64
+    time_state: np.ndarray
+    src: np.ndarray  # uint8 [n, 16]
+    src_state: np.ndarray
+    dst: np.ndarray
+    dst_state: np.ndarray
+    ip_version: np.ndarray  # int64: 4, 6, UNKNOWN, or anything (then wrong)
+    rtt: np.ndarray  # float64
+    rtt_state: np.ndarray
+    msm_id: np.ndarray  # int64
+    size: np.ndarray
+    packet_error_count: np.ndarray
+    probe_id: np.ndarray
+    fields_bad: np.ndarray  # bool: one of the four above is not an integer
+
+    def __len__(self) -> int:
+        return len(self.verdict)
+
+
+def judge(candidates: Candidates) -> np.ndarray:
+    """Fill in and return the verdicts. The first rule broken is the reason."""
+    verdict = candidates.verdict
+
+    def reject(mask: np.ndarray, reason: Reject) -> None:
+        verdict[mask & (verdict == ACCEPTED)] = VERDICT[reason]
+
+    outside = (candidates.time_us < MIN_TIME_US) | (candidates.time_us >= END_TIME_US)
+    reject(candidates.time_state == MISSING, Reject.MISSING_TIME)
+    reject((candidates.time_state == BAD) | outside, Reject.BAD_TIME)
+    reject(candidates.src_state == MISSING, Reject.MISSING_SOURCE)
+    reject(candidates.src_state == BAD, Reject.BAD_SOURCE)
+    reject(candidates.dst_state == MISSING, Reject.MISSING_DESTINATION)
+    reject(candidates.dst_state == BAD, Reject.BAD_DESTINATION)
+    src_is_ipv4 = addresses.is_ipv4(candidates.src)
+    reject(src_is_ipv4 != addresses.is_ipv4(candidates.dst), Reject.MIXED_VERSIONS)
+    wrong = (candidates.ip_version != np.where(src_is_ipv4, 4, 6)) & (candidates.ip_version != UNKNOWN)
+    reject(wrong, Reject.WRONG_VERSION)
+    reject(candidates.rtt_state == MISSING, Reject.MISSING_RTT)
+    rtt = candidates.rtt
+    good_rtt = (rtt == NO_REPLY) | ((rtt >= 0) & (rtt <= MAX_RTT_MS))  # False for NaN
+    reject((candidates.rtt_state == BAD) | ~good_rtt, Reject.BAD_RTT)
+    out_of_range = (
+        (candidates.msm_id < UNKNOWN)
+        | (candidates.probe_id < UNKNOWN)
+        | (candidates.size < UNKNOWN)
+        | (candidates.size > MAX_SIZE)
+        | (candidates.packet_error_count < UNKNOWN)
+        | (candidates.packet_error_count > MAX_PACKET_ERRORS)
+    )
+    reject(candidates.fields_bad | out_of_range, Reject.BAD_FIELD)
+    return verdict
+
+
+def candidates_of(table: pa.Table | pa.RecordBatch) -> Candidates:
+    """The candidates of an Arrow table with the columns of a measurement.
+
+    event_time is a timestamp of any unit, or an integer of µs. Optional columns may be absent.
+    """
+    count = table.num_rows
+    src, src_state = _addresses(_array(table, "src_addr"))
+    dst, dst_state = _addresses(_array(table, "dst_addr"))
+    time, time_state = _times(_array(table, "event_time"))
+    rtt = _array(table, "rtt").cast(pa.float64())
+    fields_bad = np.zeros(count, bool)
+    numbers = {name: _numbers(table, name, fields_bad) for name in _NUMBERS}
+    version_bad = np.zeros(count, bool)
+    version = _numbers(table, "ip_version", version_bad)
+    version[version_bad] = 0
+    return Candidates(
+        np.full(count, ACCEPTED, np.uint8),
+        time, time_state, src, src_state, dst, dst_state, version,
+        pc.fill_null(rtt, np.nan).to_numpy(zero_copy_only=False),
+        np.where(np.asarray(rtt.is_null()), MISSING, GIVEN),
+        **numbers,
+        fields_bad=fields_bad,
+    )  # fmt: skip
+
+
+#: The column that each reason is about, and what is wrong with its value.
+_WRONG = {
+    Reject.MISSING_TIME: ("event_time", "is not a time"),
+    Reject.BAD_TIME: ("event_time", "is not a time from 1970 to 2099"),
+    Reject.MISSING_SOURCE: ("src_addr", "is not an address"),
+    Reject.BAD_SOURCE: ("src_addr", "is not an address"),
+    Reject.MISSING_DESTINATION: ("dst_addr", "is not an address"),
+    Reject.BAD_DESTINATION: ("dst_addr", "is not an address"),
+    Reject.MIXED_VERSIONS: ("dst_addr", "is of another IP version than src_addr"),
+    Reject.WRONG_VERSION: ("ip_version", "is not the version of the addresses"),
+    Reject.MISSING_RTT: ("rtt", "is neither an RTT in ms nor -1"),
+    Reject.BAD_RTT: ("rtt", "is neither an RTT in ms nor -1"),
+}
+
+
+def complaint(table: pa.Table | pa.RecordBatch, row: int, verdict: int) -> str:
+    """What is wrong with a row, such as "rtt -2.0 is neither an RTT in ms nor -1"."""
+    reason = REASONS[verdict - 1]
+    if reason in _WRONG:
+        name, wrong = _WRONG[reason]
+        return f"{name} {_shown(table[name][row])} {wrong}"
+    given = ", ".join(f"{name} {table[name][row]}" for name in _NUMBERS if name in table.schema.names)
+    return f"one of {given} is out of range"
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return str(value)
+    except (OverflowError, ValueError):  # a time that Python's datetime cannot hold
+        return str(value.value)
+
+
+def kind_codes(names: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """uint8 [n] of the column `kind`: null is a ping, and a name that is no kind is len(KINDS)."""
+    if pa.types.is_null(names.type):
+        return np.full(len(names), PING, np.uint8)
+    texts = pc.fill_null(names.cast(pa.string()), KINDS[PING])
+    codes = pc.fill_null(pc.index_in(texts, pa.array(KINDS)), len(KINDS))
+    return np.asarray(codes).astype(np.uint8)
+
+
+def _array(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+    column = table[name]
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _addresses(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    # A block has far fewer addresses than rows: each is parsed once.
+    if not pa.types.is_dictionary(texts.type):
+        texts = texts.dictionary_encode()
+    packed, valid = addresses.pack(texts)
+    if valid.all():
+        return packed, np.full(len(packed), GIVEN)
+    absent = np.asarray(pc.fill_null(pc.equal(pc.utf8_length(texts.cast(pa.string())), 0), True))
+    return packed, np.where(valid, GIVEN, np.where(absent, MISSING, BAD))
+
+
+def _times(times: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    state = np.where(np.asarray(times.is_null()), MISSING, GIVEN)
+    unit = times.type.unit if pa.types.is_timestamp(times.type) else "us"
+    values = np.asarray(pc.fill_null(times.cast(pa.int64()), 0))
+    if unit == "ns":
+        return values // 1_000, state
+    scale = {"s": 1_000_000, "ms": 1_000, "us": 1}[unit]
+    # Of a time too far off to count in µs, any that breaks the rule will do.
+    fits = np.abs(values) <= (2**63 - 1) // scale
+    return np.where(fits, values, -1) * scale, state
+
+
+def _numbers(table: pa.Table | pa.RecordBatch, name: str, bad: np.ndarray) -> np.ndarray:
+    """int64 [n], UNKNOWN where null or absent; `bad` is set where an int64 cannot hold it."""
+    if name not in table.schema.names or pa.types.is_null(table[name].type):
+        return np.full(table.num_rows, UNKNOWN, np.int64)
+    array = _array(table, name)
+    if array.type == pa.uint64():
+        large = np.asarray(pc.fill_null(pc.greater(array, pa.scalar(2**63 - 1, pa.uint64())), False))
+        bad |= large
+        array = pc.if_else(pa.array(large), pa.scalar(0, pa.uint64()), array)
+    return np.asarray(pc.fill_null(array.cast(pa.int64()), UNKNOWN)).copy()

@@ -1,0 +1,131 @@
+"""What the weights of a network must be: which tensors, of which shapes and types, with which values.
+
+JAX would not say: it clamps an index into a short embedding, broadcasts a norm of one value, and never looks
+at a layer that the configuration does not name. All of these answer, and plausibly.
+"""
+
+import json
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from ping_llm import __version__
+from ping_llm.errors import PingError
+from ping_llm.model.checkpoint import Tensors
+from ping_llm.model.config import ModelConfig
+
+#: Largest magnitude of a weight. Trained ones stay below 100; from 10¹⁹ on a norm's square overflows float32.
+MAX_WEIGHT = 1e6
+
+#: Key in the metadata of the file. A tool that rewrites the weights drops it, and then nothing is compared.
+_CHECKSUM = "ping_llm.crc32"
+
+_FLOATS = ("F32", "F16", "BF16")
+
+
+def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The tensors of a network under their Hugging Face names."""
+    width, inner, kv = config.width, config.heads * config.head_dim, config.kv_heads * config.head_dim
+    found: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config.vocabulary, width),
+        "model.norm.weight": (width,),
+        "lm_head.weight": (config.vocabulary, width),
+    }
+    for index in range(config.layers):
+        at = f"model.layers.{index}"
+        found |= {
+            f"{at}.input_layernorm.weight": (width,),
+            f"{at}.self_attn.q_proj.weight": (inner, width),
+            f"{at}.self_attn.k_proj.weight": (kv, width),
+            f"{at}.self_attn.v_proj.weight": (kv, width),
+            f"{at}.self_attn.o_proj.weight": (width, inner),
+            f"{at}.post_attention_layernorm.weight": (width,),
+            f"{at}.mlp.gate_proj.weight": (config.mlp_width, width),
+            f"{at}.mlp.up_proj.weight": (config.mlp_width, width),
+            f"{at}.mlp.down_proj.weight": (width, config.mlp_width),
+        }
+    return found
+
+
+def write(path: Path, config: ModelConfig, tensors: Tensors) -> None:
+    """Write a safetensors file that knows the checksum of its weights and their configuration."""
+    from safetensors.numpy import save_file
+
+    about = {"format": "pt", "ping_llm": __version__, _CHECKSUM: _checksum(config, tensors)}
+    save_file(tensors, path, metadata=about)
+
+
+def _checksum(config: ModelConfig, tensors: Tensors) -> str:
+    llama = config.to_llama() | {"rope_theta": float(config.rope_theta)}
+    value = zlib.crc32(json.dumps(llama, sort_keys=True).encode())
+    for name in sorted(tensors):
+        value = zlib.crc32(name.encode(), value)
+        value = zlib.crc32(np.ascontiguousarray(tensors[name]).view(np.uint8), value)
+    return f"{value:08x}"
+
+
+def read(path: Path, config: ModelConfig) -> Tensors:
+    """The tensors of a safetensors file as float32, if they are those of `config`.
+
+    Names, types and shapes are compared by the file's header, before any of its weights is read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            names = file.keys()
+            _check_names(names, config, path)
+            for name, wanted in shapes(config).items():
+                header = file.get_slice(name)
+                kind = header.get_dtype()
+                if kind not in _FLOATS:
+                    allowed = ", ".join(_FLOATS)
+                    raise PingError(f"{path}: {name} has the type {kind}; it must be one of {allowed}")
+                _check_shape(name, tuple(header.get_shape()), wanted, path)
+            stored = {name: file.get_tensor(name) for name in names}
+            checksum = (file.metadata() or {}).get(_CHECKSUM)
+    except (SafetensorError, OSError) as error:
+        raise PingError(f"cannot read {path}: {error}; export the run again") from error
+    if checksum is not None and checksum != _checksum(config, stored):
+        raise PingError(
+            f"{path} is damaged, or was written with another config.json (the checksum differs); "
+            "export the run again"
+        )
+    tensors = {name: np.asarray(array, np.float32) for name, array in stored.items()}
+    _check_values(tensors, path)
+    return tensors
+
+
+def check(config: ModelConfig, tensors: Tensors, origin: Path) -> None:
+    """Refuse tensors that are not those of `config`, or that hold something else than plausible numbers."""
+    _check_names(tensors, config, origin)
+    for name, wanted in shapes(config).items():
+        _check_shape(name, tensors[name].shape, wanted, origin)
+    _check_values(tensors, origin)
+
+
+def _check_names(names: Iterable[str], config: ModelConfig, origin: Path) -> None:
+    there, wanted = set(names), set(shapes(config))
+    layers = f"a network of {config.layers} layers"
+    if missing := sorted(wanted - there):
+        raise PingError(f"{origin} has no {missing[0]}, which {layers} has; export the run again")
+    if left := sorted(there - wanted):
+        raise PingError(f"{origin} holds {left[0]}, which {layers} does not have; export the run again")
+
+
+def _check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...], origin: Path) -> None:
+    if shape != wanted:
+        raise PingError(f"{origin}: {name} has the shape {shape}; by the configuration it must be {wanted}")
+
+
+def _check_values(tensors: Tensors, origin: Path) -> None:
+    for name, tensor in tensors.items():
+        # A comparison with NaN is false, so this finds it as well.
+        bad = ~(np.abs(tensor) <= MAX_WEIGHT)
+        if bad.any():
+            raise PingError(
+                f"{origin}: {name} holds the weight {tensor[bad][0]}; weights must be numbers of at most "
+                f"{MAX_WEIGHT:g}: the file is damaged, or its training failed"
+            )

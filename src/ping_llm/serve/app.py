@@ -1,0 +1,129 @@
+"""The application: paths, errors and the OpenAPI document. `endpoints.py` answers."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+
+from ping_llm import __version__
+from ping_llm.serve.endpoints import Endpoints
+from ping_llm.serve.metrics import Metrics
+from ping_llm.serve.model_thread import ModelThread
+from ping_llm.serve.options import LIMITS, ServeOptions
+from ping_llm.serve.page import page
+from ping_llm.serve.reading import JSON, NDJSON
+from ping_llm.serve.refusals import FAILED, ClientGone, Refused, refusal
+from ping_llm.serve.requests import Body, CompleteBody, InverseBody, RankBody, RttBody, ScoreBody
+
+
+def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> FastAPI:
+    """The application; `guard.Guard` goes around it."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        for start in app.state.at_start:
+            start()
+        yield
+        thread.close()
+
+    # FastAPI's own /docs loads its scripts from elsewhere.
+    app = FastAPI(
+        title="ping-llm", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
+        description="Calibrated distributions of Internet latency.",
+    )  # fmt: skip
+    app.state.at_start = []
+    endpoints = Endpoints(thread, options)
+    for path, method, kind in (
+        ("/v1/rtt", endpoints.rtt, RttBody),
+        ("/v1/rank", endpoints.rank, RankBody),
+        ("/v1/inverse", endpoints.inverse, InverseBody),
+        ("/v1/complete", endpoints.complete, CompleteBody),
+        ("/v1/score", endpoints.score, ScoreBody),
+    ):
+        lists = kind in (RttBody, ScoreBody)
+        app.post(path, openapi_extra=_described(kind, lists), summary=(kind.__doc__ or "").strip())(method)
+    app.get("/v1/series", summary="RTTs of a pair over time, and what was to be expected.")(endpoints.series)
+    app.get("/v1/model", summary="The model: card, calibration, what it was trained on.")(endpoints.model)
+
+    @app.get("/healthz", summary="Whether the server runs.")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz", summary="Whether the model is loaded and compiled.")
+    async def readyz() -> dict[str, str]:
+        if not thread.ready:
+            raise Refused(503, "the first question is being compiled", retry_after=2)
+        return {"status": "ok"}
+
+    @app.get("/metrics", summary="Metrics in the text format of Prometheus.")
+    async def metrics_text() -> Response:
+        return Response(metrics.text(thread.waiting), media_type="text/plain; version=0.0.4")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(page(app.openapi()), media_type="text/html; charset=utf-8")
+
+    _describe_bodies(app)
+
+    _handle_errors(app)
+    return app
+
+
+def _handle_errors(app: FastAPI) -> None:
+    """Everything that goes wrong is answered in the same form."""
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Refused)
+        return _refusal(request, error)
+
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # for the log: nobody reads it
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        return _refusal(request, Refused(422, str(first["msg"]), ".".join(map(str, first["loc"][1:]))))
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        return _refusal(request, Refused(404, "there is no such path: /docs lists them"))
+
+    async def wrong_method(request: Request, error: Exception) -> Response:
+        return _refusal(request, Refused(405, f"this path does not take {request.method[:16]}"))
+
+    async def failed(request: Request, error: Exception) -> Response:
+        # It is raised again, and the guard logs it.
+        return _refusal(request, Refused(500, FAILED))
+
+    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(ClientGone, gone)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(404, unknown)
+    app.add_exception_handler(405, wrong_method)
+    app.add_exception_handler(Exception, failed)
+
+
+def _refusal(request: Request, refused: Refused) -> Response:
+    body, headers = refusal(refused, request.state.request_id)
+    return Response(body, refused.status, headers, JSON)
+
+
+def _described(kind: type[Body], lists: bool) -> dict[str, Any]:
+    """The request body of a path, for the OpenAPI document."""
+    one = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    several = {"type": "array", "maxItems": LIMITS.items, "items": one}
+    content: dict[str, Any] = {JSON: {"schema": {"anyOf": [one, several]} if lists else one}}
+    if lists:
+        content[NDJSON] = {"schema": one}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _describe_bodies(app: FastAPI) -> None:
+    """Add the bodies to the OpenAPI document: the endpoints read them themselves, within the limits."""
+    schema = app.openapi()
+    schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+    for kind in (RttBody, RankBody, InverseBody, CompleteBody, ScoreBody):
+        made = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas |= made.pop("$defs", {})
+        schemas[kind.__name__] = made

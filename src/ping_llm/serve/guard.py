@@ -1,0 +1,172 @@
+"""Before and after every request: who asks, how many at once, what is logged, which headers go out."""
+
+import json
+import re
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import UTC, datetime
+from os import environ
+from typing import Any
+
+from ping_llm.serve.metrics import Metrics
+from ping_llm.serve.options import Limits
+from ping_llm.serve.refusals import FAILED, Refused, refusal
+from ping_llm.serve.token_file import TokenFile
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+#: Without a token: what says nothing about the model, for load balancers and browsers.
+OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json")
+
+_HEADERS = (
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_LOCAL = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
+
+
+class Log:
+    """JSON lines on stderr."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def write(self, **values: Any) -> None:
+        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **values})
+        with self._lock:
+            print(line, file=sys.stderr, flush=True)
+
+
+class Guard:
+    """An ASGI application around another.
+
+    Args:
+      paths: the paths that exist; others are counted and logged as one.
+      tokens: None: everybody may ask. Then only names of this machine may be in the Host header, so that no
+        web page can reach the server by a name of its own (DNS rebinding).
+      local: whether the server listens on a loopback address.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        paths: frozenset[str],
+        tokens: TokenFile | None,
+        metrics: Metrics,
+        limits: Limits,
+        log: Log,
+        local: bool = True,
+        log_addresses: bool = False,
+    ):
+        self._app, self._paths, self._tokens, self._metrics = app, paths, tokens, metrics
+        self._limits, self._log, self._log_addresses = limits, log, log_addresses
+        self._local = local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        await self._http(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = time.perf_counter()
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        path = scope["path"] if scope["path"] in self._paths else "other"
+        status, name = 0, None
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                more = [*_HEADERS, (b"x-request-id", request_id.encode())]
+                message["headers"] = [*message.get("headers", ()), *more]
+            await send(message)
+
+        self._metrics.in_progress += 1
+        try:
+            try:
+                name = self._admit(path, headers)
+            except Refused as refused:
+                await _refuse(refused, request_id, answer)
+            else:
+                await self._app(scope, receive, answer)
+        except OSError:
+            status = status or 499  # the connection is gone
+        except Exception as error:
+            self._log.write(event="failure", request_id=request_id, error=_failure(error))
+            if not status:
+                await _refuse(Refused(500, FAILED), request_id, answer)
+        finally:
+            self._metrics.in_progress -= 1
+            seconds = time.perf_counter() - start
+            self._metrics.request(path, status or 499, seconds)
+            self._log.write(
+                event="request",
+                request_id=request_id,
+                method=scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS") else "other",
+                path=path,
+                status=status or 499,
+                ms=round(1000 * seconds, 2),
+                **({} if name is None else {"name": name}),
+                **({"address": (scope.get("client") or [None])[0]} if self._log_addresses else {}),
+            )
+
+    def _admit(self, path: str, headers: dict[bytes, bytes]) -> str | None:
+        """The name of the token's owner.
+
+        Raises:
+          Refused: the request is not to be answered.
+        """
+        if path in OPEN:
+            return None
+        if self._metrics.in_progress > self._limits.requests:
+            self._metrics.rejected("too many requests")
+            raise Refused(503, f"{self._limits.requests:,} requests are in progress: ask again later", "", 1)
+        if self._tokens is None:
+            host = headers.get(b"host", b"").decode("latin-1")
+            if self._local and not _LOCAL.fullmatch(host):
+                self._metrics.rejected("host")
+                raise Refused(421, "without tokens, the Host header must name this machine: localhost")
+            return None
+        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+        name = self._tokens.name_of(token.strip()) if kind.lower() == b"bearer" else None
+        if self._tokens.trouble:
+            self._log.write(event="tokens", error=self._tokens.trouble)
+            self._tokens.trouble = None
+        if name is None:
+            self._metrics.rejected("token")
+            raise Refused(401, "the header `Authorization: Bearer TOKEN` must hold a token of the server")
+        return name
+
+
+def _failure(error: Exception) -> str:
+    if environ.get("PING_LLM_DEBUG"):
+        return "".join(traceback.format_exception(error))
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" at {frame.name}:{frame.lineno}" for frame in last)
+    return f"{type(error).__name__}{where}"
+
+
+async def _refuse(refused: Refused, request_id: str, send: Send) -> None:
+    body, more = refusal(refused, request_id)
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **more}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refused.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body})

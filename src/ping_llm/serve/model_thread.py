@@ -1,0 +1,338 @@
+"""The one thread that asks the model, and the bounded queue before it.
+
+What waits is answered together, at most `_BATCH` questions at a time. Works take turns, `_TURN` questions
+each, so that a single question does not wait for a list of a thousand. An answer does not depend on what it
+was batched with: the network reads one prompt at a time, and questions that would see each other's history
+are asked alone.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ping_llm.answer.answering import STACK
+from ping_llm.errors import PingError
+from ping_llm.serve.metrics import Metrics
+from ping_llm.serve.refusals import Refused
+
+if TYPE_CHECKING:
+    from ping_llm.answer.answering import RttAnswer
+    from ping_llm.answer.context import Question
+    from ping_llm.answer.model import Model
+
+_BATCH = 128
+_TURN = 32
+
+
+class _Work:
+    """Questions of one request, or one call of the model."""
+
+    def __init__(self, questions: Sequence["Question"], each: Callable[[int, "RttAnswer"], Any], method: str):
+        self.questions, self.each, self.method = questions, each, method
+        self.results: list[Any] = [None] * len(questions)
+        self.finish: Callable[[list[Any]], Any] = lambda results: results
+        self.call: Callable[[Model], Any] | None = None
+        #: Questions that have been taken from the queue, and those that have been answered.
+        self.taken = self.done = 0
+        self.dropped = False
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+
+    @property
+    def left(self) -> int:
+        return 1 if self.call is not None else len(self.questions) - self.taken
+
+    def resolve(self, result: Any, error: BaseException | None = None) -> None:
+        def apply() -> None:
+            if self.future.done():
+                return
+            if error is None:
+                self.future.set_result(result)
+            else:
+                self.future.set_exception(error)
+
+        # A loop that has been closed has no client left.
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(apply)
+
+
+class ModelThread:
+    """Loads a model in a thread of its own and asks it there; JAX is called from no other thread.
+
+    Args:
+      load: makes the model; called again by `reload`.
+      capacity: questions that may wait.
+      wait_ms: how long the first question waits for others.
+    """
+
+    def __init__(self, load: Callable[[], "Model"], capacity: int, wait_ms: float, metrics: Metrics):
+        self._load, self._capacity, self._wait, self._metrics = load, capacity, wait_ms / 1000, metrics
+        self._queue: deque[_Work] = deque()
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._closed = self._reload = False
+        self._seconds_each = 0.05
+        self._model: Model | None = None
+        self._loaded = threading.Event()
+        self._failure: BaseException | None = None
+        self._warm = False
+        #: Called with a sentence after each reload.
+        self.report: Callable[[str], None] = lambda sentence: None
+        self._thread = threading.Thread(target=self._run, name="model", daemon=True)
+
+    def start(self) -> "Model":
+        """Load the model; errors of loading are raised here."""
+        self._thread.start()
+        self._loaded.wait()
+        if self._failure is not None:
+            raise self._failure
+        assert self._model is not None
+        return self._model
+
+    @property
+    def model(self) -> "Model":
+        """For reading what it says of itself; only the thread asks it."""
+        assert self._model is not None
+        return self._model
+
+    @property
+    def ready(self) -> bool:
+        """Whether a first question was answered, so that everything is compiled."""
+        return self._warm and self._thread.is_alive()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
+    def reload(self) -> None:
+        """Load the run again after the current batch; what waits is answered by the new model."""
+        with self._changed:
+            self._reload = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread; what still waits is refused."""
+        with self._changed:
+            self._closed = True
+            left, self._waiting = list(self._queue), 0
+            self._queue.clear()
+            self._changed.notify()
+        for work in left:
+            work.resolve(None, Refused(503, "the server is shutting down", retry_after=5))
+        # A batch that takes longer ends with the process.
+        self._thread.join(timeout=5)
+
+    def ask(
+        self,
+        questions: Sequence["Question"],
+        each: Callable[[int, "RttAnswer"], Any],
+        *,
+        method: str = STACK,
+        finish: Callable[[list[Any]], Any] | None = None,
+    ) -> Awaitable[Any]:
+        """The answers, each turned by `each(index, answer)` in the thread as soon as it is there.
+
+        Raises:
+          Refused: 503, when too many questions wait.
+        """
+        work = _Work(questions, each, method)
+        if finish is not None:
+            work.finish = finish
+        return self._put(work)
+
+    def call(self, function: Callable[["Model"], Any]) -> Awaitable[Any]:
+        """What the function makes of the model."""
+        work = _Work((), lambda index, answer: answer, STACK)
+        work.call = function
+        return self._put(work)
+
+    def _put(self, work: _Work) -> Awaitable[Any]:
+        with self._changed:
+            if self._closed:
+                raise Refused(503, "the server is shutting down", retry_after=5)
+            if self._waiting and self._waiting + work.left > self._capacity:
+                self._metrics.rejected("queue full")
+                seconds = min(max(round(self._waiting * self._seconds_each), 1), 60)
+                raise Refused(
+                    503,
+                    f"{self._waiting:,} questions wait, {self._capacity:,} may: ask again later",
+                    retry_after=seconds,
+                )
+            self._waiting += work.left
+            self._queue.append(work)
+            self._changed.notify()
+        return self._answered(work)
+
+    async def _answered(self, work: _Work) -> Any:
+        try:
+            return await work.future
+        finally:
+            # The client went away, or another part of its request failed: nobody wants the rest.
+            if not work.future.done() or work.future.cancelled():
+                self._drop(work)
+
+    def _drop(self, work: _Work) -> None:
+        with self._changed:
+            work.dropped = True
+            if work in self._queue:
+                self._queue.remove(work)
+                self._waiting -= work.left
+
+    def _run(self) -> None:
+        try:
+            self._model = self._load()
+        except BaseException as error:
+            self._failure = error
+            return
+        finally:
+            self._loaded.set()
+        self._metrics.model_loaded(True)
+        self._warm_up()
+        while True:
+            with self._changed:
+                while not (self._queue or self._closed or self._reload):
+                    self._changed.wait()
+                if self._closed:
+                    return
+                again, self._reload = self._reload, False
+                if not again and self._waiting < _BATCH and self._wait:
+                    self._changed.wait(self._wait)
+                batch = [] if again else self._take()
+            if again:
+                self._load_again()
+            elif batch:
+                try:
+                    self._answer(batch)
+                except Exception as error:  # the thread must outlive any batch
+                    for work, _, _ in batch:
+                        self._fail(work, error)
+
+    def _warm_up(self) -> None:
+        from ping_llm.answer.context import Question
+
+        try:
+            # Documentation addresses: nobody has measured them.
+            self.model.rtt_many([Question.of("192.0.2.1", "198.51.100.7")])
+        except Exception as error:
+            self.report(f"the first question failed: {error}")
+        self._warm = True
+
+    def _load_again(self) -> None:
+        try:
+            made = self._load()
+        except Exception as error:
+            self._metrics.model_loaded(False)
+            self.report(f"the run was not loaded again, the old model stays: {error}")
+            return
+        self._model = made
+        self._metrics.model_loaded(True)
+        self.report("the run was loaded again")
+
+    def _take(self) -> list[tuple[_Work, int, int]]:
+        """(work, first, end) of the next questions; a call is taken alone."""
+        batch: list[tuple[_Work, int, int]] = []
+        room = _BATCH
+        while self._queue and room:
+            work = self._queue[0]
+            if work.call is not None and batch:
+                break
+            self._queue.popleft()
+            if work.call is not None:
+                self._waiting -= 1
+                return [(work, 0, 0)]
+            count = min(_TURN, work.left, room)
+            uneven = [at for at in range(count) if _is_uneven(work.questions[work.taken + at])]
+            if uneven and uneven[0] == 0:
+                # The mixture of up to 256 prefixes takes as long as a batch of others.
+                if batch:
+                    self._queue.appendleft(work)
+                    break
+                count = room = 1
+            elif uneven:
+                count = uneven[0]
+            batch.append((work, work.taken, work.taken + count))
+            work.taken += count
+            self._waiting -= count
+            room -= count
+            if work.left:
+                self._queue.append(work)
+            elif not work.questions:
+                work.resolve(work.finish([]))
+        return batch
+
+    def _answer(self, batch: list[tuple[_Work, int, int]]) -> None:
+        start = time.perf_counter()
+        first = batch[0][0]
+        if first.call is not None:
+            if not first.dropped:
+                self._settle(first, lambda: first.call(self.model))  # type: ignore[misc]
+            return
+        asked = [(work, index) for work, low, high in batch for index in range(low, high)]
+        asked = [(work, index) for work, index in asked if not work.dropped]
+        self._metrics.batch(len(asked))
+        for method in dict.fromkeys(work.method for work, _ in asked):
+            same = [(work, index) for work, index in asked if work.method == method]
+            together = [one for one in same if not self._alone(one[0].questions[one[1]])]
+            groups = [[one] for one in same if self._alone(one[0].questions[one[1]])]
+            for group in ([together] if together else []) + groups:
+                self._ask(group, method)
+        if asked:
+            each = (time.perf_counter() - start) / len(asked)
+            self._seconds_each += 0.2 * (each - self._seconds_each)
+
+    def _alone(self, question: "Question") -> bool:
+        """Prefixes of sources share their history by their first address: asked together, they would mix."""
+        return question.context is None and not question.src.is_whole
+
+    def _ask(self, group: list[tuple[_Work, int]], method: str) -> None:
+        """Ask questions together; if that fails, one by one, so that only those that are wrong fail."""
+        try:
+            answers = self.model.rtt_many([work.questions[index] for work, index in group], method=method)
+        except Exception as error:
+            if len(group) > 1:
+                for one in group:
+                    if not one[0].dropped:
+                        self._ask([one], method)
+                return
+            work, index = group[0]
+            self._fail(work, _about(error, f"[{index}]" if len(work.questions) > 1 else ""))
+            return
+        for (work, index), answer in zip(group, answers, strict=True):
+            try:
+                work.results[index] = work.each(index, answer)
+            except Exception as error:
+                self._fail(work, _about(error, ""))
+                continue
+            work.done += 1
+            if work.done == len(work.questions):
+                self._settle(work, lambda work=work: work.finish(work.results))  # type: ignore[misc]
+
+    def _fail(self, work: _Work, error: BaseException) -> None:
+        self._drop(work)
+        work.resolve(None, error)
+
+    def _settle(self, work: _Work, make: Callable[[], Any]) -> None:
+        try:
+            result = make()
+        except Exception as error:
+            work.resolve(None, _about(error, ""))
+        else:
+            work.resolve(result)
+
+
+def _is_uneven(question: "Question") -> bool:
+    return bool(question.src.bits % 8 or (question.dst is not None and question.dst.bits % 8))
+
+
+def _about(error: Exception, path: str) -> Exception:
+    """What can be said to a client is a refusal; anything else is a failure of the server."""
+    if isinstance(error, Refused):
+        return error.below(path)
+    return Refused(422, str(error), path) if isinstance(error, PingError) else error

@@ -1,0 +1,233 @@
+"""Bodies of requests: what they may hold, and the questions that they become."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ping_llm.answer.context import Context, Question, as_microseconds, as_prefix
+from ping_llm.errors import PingError, UsageError
+from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix, pack_one
+from ping_llm.measurements.columns import NO_TIME, Columns
+from ping_llm.measurements.schema import MAX_RTT_MS, NO_REPLY
+from ping_llm.serve.options import LIMITS
+from ping_llm.serve.refusals import Refused
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, str_max_length=LIMITS.text, allow_inf_nan=False)
+
+
+Time = Annotated[str | int | float, Field(description="2024-05-01T12:00:00Z, or seconds since 1970")]
+Address = Annotated[str, Field(description="an address or a prefix (203.0.113.0/24, 203.0.113.?)")]
+
+
+class MeasurementBody(Body):
+    """One measurement, with the names of the measurements table."""
+
+    dst_addr: str
+    rtt: float = Field(description="ms; -1: no reply")
+    src_addr: str | None = Field(None, description="by default the question's source")
+    event_time: Time | None = None
+
+
+ContextBody = Annotated[
+    list[MeasurementBody],
+    Field(
+        max_length=LIMITS.context,
+        description="earlier measurements of the source, in place of those of the server's data",
+    ),
+]
+
+
+class RttBody(Body):
+    """How long from a source to a destination?"""
+
+    src: Address
+    dst: Address
+    at: Time | None = None
+    context: ContextBody | None = None
+    below: float | None = Field(None, description="ms: also give P(rtt < below)")
+    method: str = Field("stack", description="stack, network, raw or a simple method of the run")
+
+
+class RankBody(Body):
+    """Which candidate is the fastest for a source, or for several?"""
+
+    src: Address | Annotated[list[str], Field(min_length=1, max_length=LIMITS.items)]
+    dst: list[str] = Field(min_length=1, max_length=LIMITS.items, description="candidates")
+    at: Time | None = None
+    context: ContextBody | None = None
+    objective_ms: float | None = None
+    timeout_ms: float = 1000.0
+    group: Literal["mean", "worst"] = "mean"
+    method: str = "stack"
+
+
+class InverseBody(Body):
+    """Which destinations lie low to high ms away from a source?"""
+
+    src: Address
+    low: float
+    high: float
+    at: Time | None = None
+    context: ContextBody | None = None
+    within: Address | None = None
+    top: int = Field(10, ge=1, le=LIMITS.top)
+    bits: int | None = Field(None, ge=8, le=128)
+
+
+class CompleteBody(Body):
+    """The most probable completions of a partial address."""
+
+    src: Address | None = None
+    dst: Address | None = None
+    field: Literal["dst", "src"] = "dst"
+    at: Time | None = None
+    context: ContextBody | None = None
+    top: int = Field(10, ge=1, le=LIMITS.top)
+    bits: int | None = Field(None, ge=8, le=128)
+    version: Literal[4, 6] | None = None
+
+
+class ScoreBody(MeasurementBody):
+    """A measurement whose result is to be scored."""
+
+    src_addr: str  # type: ignore[assignment]
+
+
+def parse(raw: bytes) -> Any:
+    """JSON of a body."""
+    try:
+        values = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise Refused(400, f"the body must be JSON: {error}") from None
+    level = [values]
+    for _ in range(LIMITS.nesting + 1):
+        level = [
+            child
+            for one in level
+            for child in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return values
+    raise Refused(400, f"the body must not be nested more than {LIMITS.nesting} levels deep")
+
+
+def body_of[T: Body](kind: type[T], values: Any) -> T:
+    """One object of a body, checked."""
+    if not isinstance(values, dict):
+        raise Refused(422, "must be a JSON object")
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise Refused(422, first["msg"], _path(first["loc"], values)) from None
+
+
+def _path(location: Sequence[int | str], values: Any) -> str:
+    """The place of an error in the body, without the types that pydantic tried."""
+    out = ""
+    for part in location:
+        if isinstance(part, int):
+            out += f"[{part}]"
+            values = values[part] if isinstance(values, list) and part < len(values) else None
+        elif isinstance(values, dict):
+            out += f".{part[:64]}" if out else part[:64]
+            values = values.get(part)
+    return out
+
+
+def bodies_of[T: Body](kind: type[T], values: Any) -> list[T]:
+    """A list of objects, checked."""
+    if len(values) > LIMITS.items:
+        raise Refused(
+            422,
+            f"a list may have {LIMITS.items:,} items, this one has {len(values):,}: "
+            "send one per line as application/x-ndjson",
+        )
+    return [within(f"[{place}]", body_of, kind, value) for place, value in enumerate(values)]
+
+
+def within[**P, T](path: str, make: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """What the function makes; what it refuses is said of this field."""
+    try:
+        return make(*arguments, **options)
+    except Refused as refused:
+        raise refused.below(path) from None
+    except PingError as error:
+        raise Refused(422, str(error), path) from None
+
+
+def moment(at: str | int | float) -> int:
+    """µs since 1970."""
+    try:
+        return as_microseconds(at)
+    except (OverflowError, ValueError):  # inf, nan, and what no calendar holds
+        raise UsageError(
+            f"the time must be like 2024-05-01T12:00:00Z or seconds since 1970, not {at!r}"
+        ) from None
+
+
+def question_of(
+    src: str,
+    dst: str | None,
+    at: str | int | float | None,
+    context: Sequence[MeasurementBody] | None,
+    names: tuple[str, str] = ("src", "dst"),
+) -> Question:
+    source = within(names[0], as_prefix, src, "source")
+    destination = None if dst is None else within(names[1], as_prefix, dst, "destination")
+    question = within(names[1], Question.of, source, destination)
+    time = None if at is None else within("at", moment, at)
+    known = None if context is None else context_of(context, source)
+    question = replace(question, time=time, context=known)
+    within("context", question.check_context)
+    return question
+
+
+def context_of(measurements: Sequence[MeasurementBody], source: Prefix) -> Context:
+    """A context, in the order of its times."""
+    default = source.packed if source.is_whole else None
+    columns = within("context", columns_of, measurements, default)
+    return Context.of(columns.src, columns.dst, columns.time, columns.rtt)
+
+
+def columns_of(measurements: Sequence[MeasurementBody], source: bytes | None = None) -> Columns:
+    """Measurements as columns; `source` is that of measurements which name none."""
+    packed: list[bytes] = []
+    times, rtts = [], []
+    for place, one in enumerate(measurements):
+        packed += within(f"[{place}]", _ends, one, source)
+        times.append(
+            NO_TIME if one.event_time is None else within(f"[{place}].event_time", moment, one.event_time)
+        )
+        if not (0 <= one.rtt <= MAX_RTT_MS or one.rtt == NO_REPLY):
+            raise Refused(
+                422, f"rtt {one.rtt:g} must be -1 (no reply) or 0 to {MAX_RTT_MS:g} ms", f"[{place}].rtt"
+            )
+        rtts.append(one.rtt)
+    ends = np.frombuffer(b"".join(packed), np.uint8).reshape(-1, 2, 16)
+    return Columns(np.array(times, np.int64), ends[:, 0], ends[:, 1], np.array(rtts, np.float64))
+
+
+def _ends(one: MeasurementBody, source: bytes | None) -> list[bytes]:
+    if one.src_addr is None and source is None:
+        raise Refused(422, "src_addr must be given where the question's source is a prefix", "src_addr")
+    src = source if one.src_addr is None else within("src_addr", _packed, one.src_addr)
+    dst = within("dst_addr", _packed, one.dst_addr)
+    assert src is not None
+    if (src[:12] == MAPPED_PREFIX) != (dst[:12] == MAPPED_PREFIX):
+        raise Refused(422, "src_addr and dst_addr must have the same IP version", "dst_addr")
+    return [src, dst]
+
+
+def _packed(text: str) -> bytes:
+    try:
+        return pack_one(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not an IP address") from None

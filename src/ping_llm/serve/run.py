@@ -1,0 +1,124 @@
+"""`ping-llm serve`: listen, load, answer until a signal ends it.
+
+SIGTERM and SIGINT stop listening, answer what is in progress and end the process; SIGHUP loads the run again.
+"""
+
+import asyncio
+import ipaddress
+import signal
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from ping_llm.errors import PingError, UsageError
+from ping_llm.extras import need
+from ping_llm.serve.options import ServeOptions
+
+
+def check(options: ServeOptions, no_auth: bool) -> None:
+    """Refuse what would expose the model, or cannot work, before anything is loaded."""
+    if options.token_file is not None and no_auth:
+        raise UsageError("--token-file and --no-auth exclude each other")
+    if not is_local(options.host) and options.token_file is None and not no_auth:
+        raise UsageError(
+            f"{options.host} can be reached from other machines: give --token-file FILE, or --no-auth to let "
+            "everybody ask"
+        )
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise UsageError("--tls-cert and --tls-key must be given together")
+    if options.queue < 1 or options.wait_ms < 0 or options.drain_seconds < 0:
+        raise UsageError("--queue must be at least 1, --wait and --drain at least 0")
+    for path in (options.tls_cert, options.tls_key):
+        if path is not None and not path.is_file():
+            raise UsageError(f"{path} does not exist")
+
+
+def is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((host, port), family=family, backlog=512)
+    except (OSError, OverflowError) as error:
+        raise PingError(f"cannot listen on {host} port {port}: {error}") from None
+
+
+def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+      no_auth: whether everybody may ask, from any machine.
+      say: prints a line for the user.
+    """
+    need("serve")
+    check(options, no_auth)
+    import uvicorn
+
+    from ping_llm.answer.model import Model
+    from ping_llm.serve.app import create
+    from ping_llm.serve.guard import Guard, Log
+    from ping_llm.serve.metrics import Metrics
+    from ping_llm.serve.model_thread import ModelThread
+    from ping_llm.serve.token_file import TokenFile
+
+    tokens = None if options.token_file is None else TokenFile(options.token_file)
+    if options.token_file is not None and readable_by_others(options.token_file):
+        say(f"note: {options.token_file} can be read by other users: chmod 600 it")
+    bound = listen(options.host, options.port)
+    metrics, log = Metrics(), Log()
+
+    def load() -> Model:
+        return Model.load(options.run, data=options.data if options.data is not None else not options.no_data)
+
+    thread = ModelThread(load, options.queue, options.wait_ms, metrics)
+    thread.report = lambda sentence: log.write(event="model", message=sentence)
+    model = thread.start()
+    if model.data_note:
+        say(f"note: {model.data_note}")
+    app = create(thread, options, metrics)
+    app.state.at_start.append(
+        lambda: asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, thread.reload)
+    )
+    guarded = Guard(
+        app,
+        paths=frozenset(app.openapi()["paths"]) | {"/docs", "/openapi.json"},
+        tokens=tokens,
+        metrics=metrics,
+        limits=options.limits,
+        log=log,
+        local=is_local(options.host),
+        log_addresses=options.log_addresses,
+    )
+    config = uvicorn.Config(
+        guarded,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=2 * options.limits.requests,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=int(options.drain_seconds),
+        ssl_certfile=options.tls_cert,
+        ssl_keyfile=options.tls_key,
+    )
+    # uvicorn drains, and then sends itself the signal again: an end that was asked for is no failure.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    scheme = "http" if options.tls_cert is None else "https"
+    host, port = bound.getsockname()[:2]
+    say(f"serving {options.run} at {scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+    uvicorn.Server(config).run(sockets=[bound])
+
+
+def readable_by_others(path: Path) -> bool:
+    return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))

@@ -1,0 +1,1 @@
+"""Ways of dividing measurements, and the check that nothing leaks."""

@@ -1,0 +1,227 @@
+"""Which split a measurement belongs to: by a hash of its source, pair or row, or by its time.
+
+The hash is the same on every machine and in every version (docs/formats.md). Not DuckDB's hash(), which may
+change with its version: a source must stay in its split when the data grow and the programs age.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+
+from ping_llm.compiled import kernel
+from ping_llm.errors import PingError
+from ping_llm.hashing import mix_one
+from ping_llm.measurements.addresses import is_ipv4
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.parquet import ParquetInput
+from ping_llm.measurements.schema import END_TIME_US
+from ping_llm.splits.options import ShardOptions
+
+
+@kernel
+def absorb(state, words, result):
+    """result[i] = the hash of words[i, :] with a starting state."""
+    for row in range(len(words)):
+        value = mix_one(np.uint64(state))
+        for column in range(words.shape[1]):
+            value = mix_one(value ^ words[row, column])
+        result[row] = value
+
+
+def hash_words(seed: int, words: np.ndarray) -> np.ndarray:
+    """uint64 [n] of uint64 [n, k]."""
+    result = np.empty(len(words), np.uint64)
+    absorb(np.uint64(seed), np.ascontiguousarray(words, np.uint64), result)
+    return result
+
+
+def address_words(packed: np.ndarray) -> np.ndarray:
+    """uint64 [n, 2], big-endian, of packed addresses."""
+    return np.ascontiguousarray(packed).view(">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def pair_words(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """uint64 [n, 4]: both addresses, the smaller first, so that there and back are one pair."""
+    first, second = address_words(one), address_words(other)
+    swap = (first[:, 0] > second[:, 0]) | ((first[:, 0] == second[:, 0]) & (first[:, 1] > second[:, 1]))
+    return np.where(
+        swap[:, None], np.concatenate([second, first], axis=1), np.concatenate([first, second], axis=1)
+    )
+
+
+_DAY_US, _HOUR_US = 86_400 * 10**6, 3_600 * 10**6
+
+_VALUES = {
+    "time": lambda batch, length: batch.time // length,
+    "msm_id": lambda batch, _: batch.msm_id,
+    "ip_version": lambda batch, _: is_ipv4(batch.src).astype(np.int64),
+    "failed": lambda batch, _: (batch.rtt < 0).astype(np.int64),
+    "probe_id": lambda batch, _: batch.probe_id,
+}
+
+
+def stratum_length_us(first_us: int, last_us: int) -> int:
+    """A stratum of time is a day, or an hour where there are less than three days."""
+    return _DAY_US if last_us - first_us >= 3 * _DAY_US else _HOUR_US
+
+
+def stratum_values(batch: Columns, names: Sequence[str], time_us: int) -> np.ndarray:
+    """int64 [n, columns]."""
+    values = [_VALUES[name](batch, time_us).astype(np.int64) for name in names]
+    return np.stack(values, axis=1) if values else np.zeros((len(batch), 0), np.int64)
+
+
+class Numbers:
+    """Gives each distinct value the next number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def of(self, values: np.ndarray) -> np.ndarray:
+        """int64 [n] of integers [n]; consecutive batches share the numbers."""
+        unique, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+        numbers = np.empty(len(unique), np.int64)
+        for position in np.argsort(first, kind="stable").tolist():
+            numbers[position] = self._numbers.setdefault(int(unique[position]), len(self._numbers))
+        return numbers[inverse.ravel()]
+
+
+#: A measurement that is in no split: it lies in a gap.
+LEFT_OUT = -1
+
+
+@dataclass(frozen=True)
+class TimeCuts:
+    """Split i holds begins[i] <= time < ends[i], in µs."""
+
+    begins: np.ndarray
+    ends: np.ndarray
+
+
+class Assigner:
+    """Decides on consecutive batches. The data are read twice, to count and to write; a new one each time."""
+
+    def __init__(self, options: ShardOptions, cuts: TimeCuts | None):
+        self._options, self._cuts = options, cuts
+        self._strata = Numbers()
+        self._keys = np.zeros(0, np.uint64)
+        self._seen = np.zeros(0, np.int64)
+
+    def splits(self, batch: Columns, values: np.ndarray) -> np.ndarray:
+        """The index of each row's split, or LEFT_OUT.
+
+        Args:
+          values: int64 [n, columns] of the strata.
+        """
+        by, seed = self._options.by, self._options.seed
+        if by == "time":
+            assert self._cuts is not None
+            split = np.searchsorted(self._cuts.begins, batch.time, side="right") - 1
+            return np.where(batch.time < self._cuts.ends[split], split, LEFT_OUT).astype(np.int64)
+        if by == "probe":
+            hashed = hash_words(seed, address_words(batch.src))
+        elif by == "pair":
+            hashed = hash_words(seed, pair_words(batch.src, batch.dst))
+        elif self._options.stratify:
+            hashed = self._spread_over_strata(hash_words(seed, values.view(np.uint64)))
+        else:
+            hashed = hash_words(seed, _row_words(batch))
+        return split_of_hash(hashed, self._options.fractions)
+
+    def _spread_over_strata(self, keys: np.ndarray) -> np.ndarray:
+        strata = self._strata.of(keys)
+        new = len(self._strata) - len(self._seen)
+        if new:
+            self._seen = np.append(self._seen, np.zeros(new, np.int64))
+            self._keys = np.append(self._keys, np.zeros(new, np.uint64))
+            self._keys[strata] = keys
+        hashed = np.empty(len(keys), np.uint64)
+        _spread(strata, self._keys, self._seen, hashed)
+        return hashed
+
+
+def split_of_hash(hashed: np.ndarray, fractions: tuple[float, ...]) -> np.ndarray:
+    """The hash as a share of 2^64, in the ranges of the fractions."""
+    limits = np.cumsum(fractions)[:-1]
+    bounds = np.array([min(round(limit * 2.0**64), 2**64 - 1) for limit in limits.tolist()], np.uint64)
+    split = np.searchsorted(bounds, hashed, side="right")
+    # A last split of nothing would still get the one value 2^64 - 1.
+    return np.minimum(split, max(index for index, part in enumerate(fractions) if part > 0)).astype(np.int64)
+
+
+def _row_words(batch: Columns) -> np.ndarray:
+    numbers = [
+        batch.time,
+        batch.rtt.view(np.int64),
+        *(batch.column(name) for name in ("msm_id", "size", "packet_error_count", "probe_id")),
+    ]
+    words = np.stack(numbers, axis=1).view(np.uint64)
+    return np.concatenate([address_words(batch.src), address_words(batch.dst), words], axis=1)
+
+
+@kernel
+def _spread(strata, keys, seen, result):
+    """Evenly spread hashes for the rows of each stratum: its counter, bits reversed, shifted by its key.
+
+    After n rows of a stratum each split has its share to within log2(n) rows; a hash would be off by √n.
+    """
+    for row in range(len(strata)):
+        number = strata[row]
+        value = np.uint64(seen[number])
+        reverse = np.uint64(0)
+        for _ in range(64):
+            reverse = (reverse << np.uint64(1)) | (value & np.uint64(1))
+            value = value >> np.uint64(1)
+        seen[number] += 1
+        result[row] = reverse ^ keys[number]
+
+
+def time_range(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> tuple[int, int]:
+    """First and last time in µs."""
+    query = f"SELECT min(epoch_us(event_time)), max(epoch_us(event_time)) FROM {data.scan}"
+    first, last = connection.sql(query + " WHERE isfinite(event_time)").fetchall()[0]
+    return first or 0, last or 0
+
+
+def find_cuts(connection: duckdb.DuckDBPyConnection, data: ParquetInput, options: ShardOptions) -> TimeCuts:
+    """Cuts at which the splits have their fractions of the rows, as nearly as equal times allow.
+
+    Counting by hour first, then by time within the hour of a cut, holds a few thousand numbers instead of
+    sorting all times.
+    """
+    hours = _histogram(connection, data, f"epoch_us(event_time) // {_HOUR_US}", "isfinite(event_time)")
+    ends = np.cumsum(hours[:, 1])
+    cuts = [0]
+    for fraction in np.cumsum(options.fractions)[:-1].tolist():
+        wanted = round(fraction * int(ends[-1]))
+        position = int(np.searchsorted(ends, wanted, side="left").clip(0, len(hours) - 1))
+        hour = int(hours[position, 0])
+        inside = f"epoch_us(event_time) // {_HOUR_US} = {hour}"
+        times = _histogram(connection, data, "epoch_us(event_time)", inside)
+        before = int(ends[position] - hours[position, 1])
+        # Rows before each of these times, and before the end of the hour.
+        candidates = np.append(times[:, 0], (hour + 1) * _HOUR_US)
+        rows_before = before + np.append(0, np.cumsum(times[:, 1]))
+        cuts.append(int(candidates[np.abs(rows_before - wanted).argmin()]))
+    cuts.append(END_TIME_US)
+    begins = np.array(cuts[:-1], np.int64)
+    begins[1:] += options.gap_seconds * 10**6
+    ends_us = np.array(cuts[1:], np.int64)
+    for index in options.used:
+        if options.gap_seconds and begins[index] >= ends_us[index]:
+            raise PingError(
+                f"The gap of {options.gap_seconds:,} s leaves no time for the split {options.splits[index]}: "
+                "give a smaller --gap or a larger fraction."
+            )
+    return TimeCuts(begins, ends_us)
+
+
+def _histogram(connection: duckdb.DuckDBPyConnection, data: ParquetInput, key: str, where: str) -> np.ndarray:
+    query = f"SELECT {key} AS k, count(*) AS n FROM {data.scan} WHERE {where} GROUP BY k ORDER BY k"
+    found = connection.sql(query).fetchnumpy()
+    return np.stack([np.asarray(found["k"], np.int64), np.asarray(found["n"], np.int64)], axis=1)

@@ -1,0 +1,88 @@
+"""Estimates of a training without running it: parameters, FLOPs, memory, steps per epoch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ping_llm.train import settings
+from ping_llm.train.run import check, import_seam
+
+_MIB = 1 << 20
+
+
+def plan(config: str, overrides: Sequence[str] = (), *, rows: Path | None = None) -> dict[str, Any]:
+    """The figures of a config on the present devices; those of the data only if rows are given."""
+    import jax
+
+    path = settings.find(config)
+    # Evaluations are not estimated, so no rows are needed for them.
+    words = [*overrides, "eval_interval=-1", *([f"network_train_files={rows.resolve()}"] if rows else [])]
+    seam = import_seam()
+    full = seam.read_config(path, words, Path("runs") / path.stem)
+    with_data = bool(full.network_train_files)
+    if with_data:
+        check(full)
+    weights = seam.sizes(full)
+    devices = jax.device_count()
+    tokens = full.global_batch_size_to_train_on * full.max_target_length
+    figures: dict[str, Any] = {
+        "config": config,
+        "devices": devices,
+        "parameters": int(weights["parameters"]),
+        "sequences_per_step": full.global_batch_size_to_train_on,
+        "tokens_per_step": tokens,
+        "steps": full.steps,
+        "tokens": tokens * full.steps,
+        "flops_per_step": weights["flops_per_device_step"] * devices,
+        "flops": weights["flops_per_device_step"] * devices * full.steps,
+        "weights_mib": weights["weight_bytes"] / _MIB,
+        "gradients_mib": weights["weight_bytes"] / _MIB,
+        "optimizer_mib": weights["optimizer_bytes"] / _MIB,
+        "activations_mib_per_device": activation_bytes(full, devices) / _MIB,
+    }
+    if with_data:
+        figures |= _of_data(full)
+    return figures
+
+
+def activation_bytes(config: Any, devices: int) -> float:
+    """Approximate memory that one device keeps between forward and backward pass.
+
+    With remat_policy full, a layer keeps its input; with minimal, also what its matrices give; anything
+    else is counted as keeping both and the scores. On top comes one layer being recomputed, and the logits.
+    """
+    sequences = config.micro_batch_size_to_train_on / devices
+    length, width, layers = config.max_target_length, config.emb_dim, config.num_decoder_layers
+    element = 2 if "16" in str(config.dtype) else 4
+    heads, kv_heads, head_dim = config.num_query_heads, config.num_kv_heads, config.head_dim
+    matrices = (heads + 2 * kv_heads) * head_dim + 2 * width + 2 * config.mlp_dim
+    scores = heads * length if config.attention == "dot_product" else 0
+    kept = {"full": width, "minimal": width + matrices}.get(
+        config.remat_policy, width + matrices + config.mlp_dim + scores
+    )
+    recomputed = width + matrices + config.mlp_dim + 2 * scores
+    logits = 3 * config.vocab_size * 4
+    return sequences * length * (element * (layers * kept + recomputed) + logits)
+
+
+def _of_data(config: Any) -> dict[str, Any]:
+    """Steps per epoch, from the rows' index and the packing of the first unit."""
+    from ping_llm.contexts.batches import open_rows
+    from ping_llm.contexts.options import Parameters
+    from ping_llm.contexts.plan import Place, Planner, unit_sequences
+
+    store = open_rows(config.network_train_files, config.network_data_format)
+    batch, length = config.global_batch_size_to_load, config.max_target_length
+    sequences = unit_sequences(batch)
+    parameters = Parameters.of(settings.context_options(config), length)
+    planner = Planner(store.index, parameters, sequences, length, config.data_shuffle_seed)
+    unit = planner.plan(Place(0, 0), 1)
+    packed = max(len(unit.row) / max(unit.used, 1), 1e-9)
+    per_epoch = planner.contexts / packed / batch
+    return {
+        "rows": len(store.index),
+        "contexts_per_epoch": planner.contexts,
+        "contexts_per_sequence": packed,
+        "steps_per_epoch": per_epoch,
+        "epochs": config.steps / per_epoch,
+    }

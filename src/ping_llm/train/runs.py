@@ -1,0 +1,206 @@
+"""A run's folder: run.json, and keeping two trainings out of one folder.
+
+runs/NAME/run.json          metadata and state
+          config.yml        every key that differs from MaxText's defaults; reproduces the training
+          checkpoints/STEP  Orbax checkpoints; STEP is the last step in them, counted from 0
+          checkpoints.json  their checksums
+          schedule.json     schedule of a training within a time budget
+          metrics.jsonl     one record per step and per evaluation
+          tensorboard/      the same for TensorBoard
+          export/           the final model, readable without MaxText or Orbax
+"""
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ping_llm.errors import PingError, UsageError
+from ping_llm.files import PICTURES, whole_file, write_json
+from ping_llm.train import records
+
+FORMAT = 1
+RUNNING, FINISHED, STOPPED, FAILED = "running", "finished", "stopped", "failed"
+
+
+def read(run: Path) -> dict[str, Any]:
+    """run.json, or an empty dict where there is none yet."""
+    path = run / "run.json"
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise PingError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise PingError(f"{path} must hold a JSON object")
+    if content.get("format") != FORMAT:
+        raise PingError(f"{path} has format {content.get('format')}; this version reads {FORMAT}")
+    return content
+
+
+def update(run: Path, **changes: Any) -> dict[str, Any]:
+    """Change run.json, whole, and return it."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    content = {"format": FORMAT, "name": run.name, "created": now} | read(run) | {"updated": now} | changes
+    write_json(run / "run.json", content)
+    return content
+
+
+def here() -> dict[str, Any]:
+    """This process, so that a later look can tell a running training from a killed one."""
+    return {"host": socket.gethostname(), "pid": os.getpid()}
+
+
+@contextlib.contextmanager
+def only_one(run: Path) -> Iterator[None]:
+    """Hold the run's lock; PingError names the process that holds it. A killed process releases it."""
+    run.mkdir(parents=True, exist_ok=True)
+    with (run / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            process = read(run).get("process", {})
+            raise PingError(
+                f"{run} is being trained already, by process {process.get('pid')} on {process.get('host')}; "
+                "wait for it, stop it, or give another folder with --run"
+            ) from None
+        yield
+
+
+_AVERAGED = 50  # most steps in the moving average of a training curve; evaluations are drawn as they are
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a run stands.
+
+    Attributes:
+        state: running, killed (it says running, but its process is gone), stopped, finished, failed, or
+            unreadable.
+        step: steps made, of `steps`; 0 where a time budget has not decided their number yet.
+        bits: bits per measurement, of the last step.
+        problem: why the run cannot be read.
+    """
+
+    name: str
+    state: str
+    step: int
+    steps: int
+    loss: float | None
+    bits: float | None
+    eval_loss: float | None
+    updated: str
+    problem: str | None = None
+
+
+def standings(base: Path) -> list[Standing]:
+    """Every run below a folder, oldest first. One that cannot be read does not hide the others."""
+    found = [_standing_or_problem(path.parent) for path in sorted(base.glob("**/run.json"))]
+    return sorted(found, key=lambda run: run.updated)
+
+
+def _standing_or_problem(run: Path) -> Standing:
+    try:
+        return standing(run)
+    except (PingError, OSError) as error:
+        problem = str(error)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"{run / 'run.json'} or the metrics beside it are damaged ({type(error).__name__}: {error})"
+    return Standing(str(run), "unreadable", 0, 0, None, None, None, "", problem)
+
+
+def standing(run: Path) -> Standing:
+    about = read(run)
+    train = evaluation = None
+    for record in records.read(run / "metrics.jsonl"):
+        if record["kind"] == "train":
+            train = record
+        else:
+            evaluation = record
+    state = about.get("state", "unknown")
+    if state == RUNNING and _gone(about.get("process", {})):
+        state = "killed"
+    return Standing(
+        name=str(run),
+        state=state,
+        step=train["step"] + 1 if train else 0,
+        steps=about.get("steps") or 0,
+        loss=train["loss"] if train else None,
+        bits=train["bits"].get("total") if train else None,
+        eval_loss=evaluation["loss"] if evaluation else None,
+        updated=str(about.get("updated", "")),
+    )
+
+
+def _gone(process: dict[str, object]) -> bool:
+    """Only this host's processes can be seen."""
+    if process.get("host") != socket.gethostname() or "pid" not in process:
+        return False
+    try:
+        os.kill(int(str(process["pid"])), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
+
+
+def curve(run: Path, key: str, kind: str) -> tuple[list[int], list[float]]:
+    """Steps and values of `loss`, or of a field's bits (`total`, `rtt`, …)."""
+    steps, values = [], []
+    for record in records.read(run / "metrics.jsonl"):
+        if record["kind"] != kind:
+            continue
+        value = record["loss"] if key == "loss" else record["bits"].get(key)
+        if value is None:
+            raise UsageError(f"{run}: nothing is called {key!r}; there are loss, {', '.join(record['bits'])}")
+        steps.append(record["step"])
+        values.append(value)
+    return steps, values
+
+
+def plot(runs: Sequence[Path], out: Path, key: str = "loss") -> None:
+    """Draw the curves of runs into one PNG: training averaged, evaluations as dots."""
+    if out.suffix.lower() not in PICTURES:
+        raise UsageError(f"the name of {out} must end in {', '.join(PICTURES)}")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
+    for index, run in enumerate(runs):
+        steps, values = curve(run, key, "train")
+        if not steps:
+            raise PingError(f"{run} has no record of a step in {run / 'metrics.jsonl'}")
+        colour = f"C{index}"
+        axes.plot(steps, values, color=colour, alpha=0.15, linewidth=0.8)
+        axes.plot(steps, _moving_average(values), color=colour, linewidth=1.8, label=str(run))
+        steps, values = curve(run, key, "eval")
+        if steps:
+            axes.plot(steps, values, "o", color=colour, markersize=5, label=f"{run}, evaluation")
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss (nats per token)" if key == "loss" else f"{key} (bits per measurement)")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    with whole_file(out) as aside:
+        figure.savefig(aside, dpi=120, format=out.suffix[1:].lower())
+    plt.close(figure)
+
+
+def _moving_average(values: list[float]) -> list[float]:
+    """Over the last fifth of the steps so far, lest the steep beginning lift all that follows."""
+    sums = [0.0, *itertools.accumulate(values)]
+    averages = []
+    for end in range(1, len(sums)):
+        window = max(1, min(_AVERAGED, end // 5))
+        averages.append((sums[end] - sums[end - window]) / window)
+    return averages

@@ -1,0 +1,131 @@
+"""The loss of tokens: its bits by field, weights of fields, and label smoothing of RTTs.
+
+By field: fields are in random order, so a role token carries two choices: which field comes next, and, within
+the field, its kind (IPv4 or IPv6, RTT or FAILED, which form of time). By the chain rule, the first counts
+as `order` and the second, with all bytes that follow, as the field. The parts sum to the whole loss.
+
+Weights: an IPv4 measurement has about 14 tokens, of which three are the result. `network_rtt_loss_weight`
+increases the weight of those. Label smoothing: `network_rtt_smoothing` replaces the target of the second byte
+of an RTT by a Gaussian over its neighbours, in steps of the encoding, because cross entropy ignores the order
+of bytes: an error of 0.1 ms would cost as much as one of 4 ms. After Imani and White, "Improving regression
+performance with distributional losses", ICML 2018. Both change the gradient only. The recorded loss is that
+of the true tokens, so that runs can be compared.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ping_llm.tokens import vocab
+from ping_llm.tokens.vocab import Field
+
+NAMES = ("order", "source", "destination", "rtt", "time", "other")
+ROLES = vocab.BYTE0
+
+_FIELDS = {"source": Field.SRC, "destination": Field.DST, "rtt": Field.RESULT, "time": Field.TIME}
+
+
+def _tables() -> tuple[np.ndarray, np.ndarray]:
+    """Field of each role token, and which role tokens are alternatives of each other."""
+    field = np.full(ROLES, NAMES.index("other"), np.int32)
+    alternatives = np.eye(ROLES, dtype=bool)
+    for name, stated in _FIELDS.items():
+        members = vocab.ROLES[stated]
+        field[list(members)] = NAMES.index(name)
+        alternatives[np.ix_(members, members)] = True
+    field[vocab.MEASUREMENT] = NAMES.index("order")
+    return field, alternatives
+
+
+_FIELD, _ALTERNATIVES = _tables()
+
+
+def sums(logits: jax.Array, nats: jax.Array, targets: jax.Array, counted: jax.Array) -> jax.Array:
+    """Bits of each of NAMES, then the number of measurements, summed over a batch.
+
+    Args:
+        logits: [batch, length, vocabulary], of which only the role tokens' are used.
+        nats: [batch, length], the cross entropy of each target.
+        targets: [batch, length] token ids.
+        counted: [batch, length], which targets count.
+    """
+    starts = vocab.starts_field(targets)
+    role = jnp.where(starts, targets, 0)
+    field = jnp.asarray(_FIELD)[jnp.take_along_axis(role, _last_start(starts), axis=1)]
+
+    of_roles = logits[..., :ROLES].astype(jnp.float32)
+    alternatives = jnp.asarray(_ALTERNATIVES)[role]
+    group = jax.nn.logsumexp(jnp.where(alternatives, of_roles, -jnp.inf), axis=-1)
+    target_logit = jnp.sum(jnp.where(jax.nn.one_hot(role, ROLES, dtype=bool), of_roles, 0), axis=-1)
+    choosing = jnp.where(starts, nats + target_logit - group, 0)
+
+    bits = jnp.where(counted, nats - choosing, 0) / jnp.log(2.0)
+    per_field = [jnp.sum(jnp.where(field == index, bits, 0)) for index in range(len(NAMES))]
+    per_field[0] += jnp.sum(jnp.where(counted, choosing, 0)) / jnp.log(2.0)
+    measurements = jnp.sum(counted & (targets == vocab.MEASUREMENT))
+    return jnp.stack([*per_field, measurements.astype(jnp.float32)])
+
+
+def bits_per_measurement(summed: np.ndarray) -> dict[str, float]:
+    """Bits per measurement, in total and by field, from the sums of one or many batches."""
+    measurements = max(float(summed[-1]), 1.0)
+    bits = {name: float(value) / measurements for name, value in zip(NAMES, summed[:-1], strict=True)}
+    return {"total": sum(bits.values()), **bits}
+
+
+_BYTES = 256
+
+
+def wanted(config: Any) -> bool:
+    return config.network_rtt_loss_weight != 1.0 or config.network_rtt_smoothing > 0.0
+
+
+def of_config(config: Any, logits: jax.Array, nats: jax.Array, targets: jax.Array) -> jax.Array:
+    return emphasised(logits, nats, targets, config.network_rtt_loss_weight, config.network_rtt_smoothing)
+
+
+def emphasised(
+    logits: jax.Array, nats: jax.Array, targets: jax.Array, weight: float, smoothing: float
+) -> jax.Array:
+    """[batch, length]: the values of `nats`, with the gradient of the weighted and smoothed loss.
+
+    Args:
+        logits: [batch, length, vocabulary].
+        nats: [batch, length], the cross entropy of each target.
+        targets: [batch, length] token ids.
+        weight: weight of the tokens of a result, where all others have 1; scaled to a mean of 1 per batch.
+        smoothing: standard deviation in steps of the second byte; 0 for none.
+    """
+    of_result, second = _places(targets)
+    smoothed = nats
+    if smoothing:
+        neighbours = jnp.asarray(_kernel(smoothing), logits.dtype)[jnp.clip(targets - vocab.BYTE0, 0)]
+        expected = jnp.sum(neighbours * logits[..., vocab.BYTE0 :], axis=-1)
+        smoothed = jnp.where(second, jax.nn.logsumexp(logits, axis=-1) - expected, smoothed)
+    weights = jnp.where(of_result, weight, 1.0)
+    counted = targets != vocab.PAD
+    smoothed *= weights * jnp.sum(counted) / jnp.maximum(jnp.sum(weights * counted), 1.0)
+    return smoothed + jax.lax.stop_gradient(nats - smoothed)
+
+
+def _places(targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Which targets belong to a result, and which are the second byte of an RTT."""
+    last_start = _last_start(vocab.starts_field(targets))
+    role = jnp.take_along_axis(targets, last_start, axis=1)
+    of_rtt = role == vocab.RTT
+    is_second = jnp.arange(targets.shape[1]) - last_start == 2
+    return of_rtt | (role == vocab.FAILED), of_rtt & is_second
+
+
+def _last_start(starts: jax.Array) -> jax.Array:
+    """[batch, length]: position of the role that each token belongs to."""
+    return jax.lax.cummax(jnp.where(starts, jnp.arange(starts.shape[1]), 0), axis=1)
+
+
+def _kernel(deviation: float) -> np.ndarray:
+    """[256, 256]: row b is the smoothed target of byte b, normalised at both ends of the range."""
+    distance = np.arange(_BYTES)[:, None] - np.arange(_BYTES)
+    rows = np.exp(-0.5 * (distance / deviation) ** 2)
+    return rows / rows.sum(axis=1, keepdims=True)

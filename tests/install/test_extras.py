@@ -1,0 +1,111 @@
+"""The wheel in clean environments: each extra's commands run with what it declares, and nothing else."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ping_llm import __version__
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+REPOSITORY = Path(__file__).parents[2]
+EXPORT = """
+from pathlib import Path
+from ping_llm.model import export
+from ping_llm.model.config import ModelConfig
+from ping_llm.model.random import random_tensors
+
+config = ModelConfig(layers=1, width=16, heads=2, kv_heads=2, head_dim=8, mlp_width=16, max_length=256)
+export.write(config, random_tensors(config), {}, Path("export"))
+"""
+CONTEXT = "src_addr,dst_addr,rtt\n192.0.2.1,198.51.100.7,20\n192.0.2.1,198.51.100.7,21\n"
+
+
+def uv(*words: str | Path) -> None:
+    program = Path(sys.executable).with_name("uv")
+    program = program if program.is_file() else shutil.which("uv")
+    assert program, "uv is missing: it is part of the extra dev"
+    done = subprocess.run(
+        [program, *words], capture_output=True, text=True, check=False, cwd=REPOSITORY, env=clean()
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def clean() -> dict[str, str]:
+    """Without what would lead to the checkout or to this environment."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+
+
+class Environment:
+    """A virtual environment with the wheel and one extra, and a folder to work in."""
+
+    def __init__(self, folder: Path, wheel: Path, extra: str):
+        self.bin, self.work = folder / "venv" / "bin", folder / "work"
+        self.work.mkdir()
+        uv("venv", "-q", "--python", sys.executable, folder / "venv")
+        package = f"ping-llm{extra} @ {wheel.as_uri()}"
+        uv("pip", "install", "-q", "--python", self.bin / "python", "-c", "constraints.txt", package)
+
+    def fails(self, *command: str) -> str:
+        done = self._run(command)
+        assert done.returncode, done.stdout
+        return done.stderr
+
+    def run(self, *command: str) -> str:
+        done = self._run(command)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def _run(self, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        program = [str(self.bin / command[0]), *command[1:]]
+        return subprocess.run(
+            program, capture_output=True, text=True, check=False, cwd=self.work, env=clean()
+        )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    uv("build", "-q", "--wheel", "--python", sys.executable, "-o", out, ".")
+    (built,) = out.glob("*.whl")
+    assert __version__ in built.name
+    return built
+
+
+def test_the_base_handles_data(wheel, tmp_path):
+    base = Environment(tmp_path, wheel, "")
+    assert base.run("ping-llm", "--version") == f"ping-llm {__version__}\n"
+    assert "simulate" in base.run("ping-llm", "--help")
+    base.run("ping-llm", "simulate", "world", "-n", "2000", "--probes", "20", "--days", "1")
+    base.run("ping-llm", "ingest", "world/date=2024-01-01", "--out", "measurements")
+    built = json.loads(base.run("ping-llm", "rows", "build", "measurements", "--out", "rows", "--json"))
+    assert built["measurements"] == 2000
+    assert "2,000" in base.run("ping-llm", "describe", "measurements")
+    base.run("ping-llm", "batches", "stats", "rows")
+    code = "import ping_llm; print(len(ping_llm.split('measurements').train) > 0)"
+    assert base.run("python", "-c", code) == "True\n"
+    assert 'pip install "ping-llm[query]"' in base.fails("ping-llm", "query", "rtt", "x", "--src", "::1")
+    assert 'pip install "ping-llm[train]"' in base.fails("ping-llm", "fit", "measurements", "--run", "run")
+    assert not (base.work / "run").exists()
+    assert (base.bin.parent / f"lib/python3.{sys.version_info[1]}/site-packages/ping_llm/py.typed").is_file()
+
+
+def test_query_answers_without_maxtext(wheel, tmp_path):
+    query = Environment(tmp_path, wheel, "[query]")
+    query.run("python", "-c", EXPORT)
+    (query.work / "context.csv").write_text(CONTEXT)
+    ends = ("--src", "192.0.2.1", "--dst", "198.51.100.7")
+    answer = json.loads(
+        query.run("ping-llm", "query", "rtt", "export", *ends, "--context", "context.csv", "--json")
+    )
+    assert answer["context"]["given"] == 2
+    assert 0 < answer["quantiles"]["0.05"] < answer["quantiles"]["0.95"]
+    for absent in ("maxtext", "flax", "sklearn"):
+        assert "ModuleNotFoundError" in query.fails("python", "-c", f"import {absent}")
+    # A run without an export is read from its checkpoint.
+    assert query.run("python", "-c", "import orbax.checkpoint; print('orbax')") == "orbax\n"

@@ -1,0 +1,97 @@
+"""What a user can do wrong with files ends in a sentence, and never in "unexpected": real processes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ping_llm.model import export
+from ping_llm.model.config import ModelConfig
+from ping_llm.model.random import random_tensors
+
+CONFIG = ModelConfig(layers=1, width=16, heads=2, kv_heads=2, head_dim=8, mlp_width=16, max_length=64)
+RTT = ("query", "rtt", "MODEL", "--src", "192.0.2.1", "--dst", "192.0.2.2")
+OTHERS = (
+    ("query", "complete", "MODEL", "--src", "192.0.2.1", "--dst", "192.0.2.?", "--top", "2"),
+    ("query", "score", "MODEL", "PAIRS"),
+    ("query", "rtt", "MODEL", "--pairs", "PAIRS"),
+    ("query", "generate", "MODEL", "--src", "192.0.2.1", "--measurements", "1"),
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A model, a table, a file, a folder, and a run that is damaged."""
+    place = tmp_path_factory.mktemp("trouble")
+    export.write(CONFIG, random_tensors(CONFIG), {}, place / "model")
+    (place / "pairs.csv").write_text(
+        "event_time,src_addr,dst_addr,rtt\n2024-05-01T12:00:00Z,192.0.2.1,192.0.2.2,10\n"
+    )
+    (place / "file").touch()
+    (place / "folder.png").mkdir()
+    (place / "run").mkdir()
+    (place / "run" / "metrics.jsonl").write_text(
+        json.dumps({"kind": "train", "step": 0, "loss": 1.0, "bits": {}}) + "\n"
+    )
+    return place
+
+
+def ask(place, *words):
+    names = {"MODEL": "model", "PAIRS": "pairs.csv"}
+    program = "from ping_llm.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *(names.get(word, word) for word in words)],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("png", "says"),
+    [
+        ("x.txt", "the name of x.txt must end in .png, .svg, .pdf"),
+        ("file/x.png", "file/x.png: Not a directory"),
+        ("/proc/none/x.png", "/proc/none/x.png: No such file"),
+        ("folder.png", "folder.png: Is a directory"),
+    ],
+)
+def test_the_answer_comes_before_the_trouble_with_its_picture(place, png, says):
+    done = ask(place, *RTT, "--png", png)
+    assert done.returncode == 1
+    assert "192.0.2.1 → 192.0.2.2" in done.stdout
+    assert f"no picture was written: {says}" in done.stderr
+
+
+@pytest.mark.parametrize("question", OTHERS, ids=lambda words: f"{words[1]} {words[-2]}")
+def test_every_question_answers_before_its_picture(place, question):
+    done = ask(place, *question, "--png", "x.txt")
+    assert done.returncode == 1
+    assert done.stdout.strip()
+    assert "must end in .png" in done.stderr
+
+
+def test_a_picture_that_can_be_written(place):
+    assert ask(place, *RTT, "--png", "new/picture.svg").returncode == 0
+    assert "<svg" in (place / "new" / "picture.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "code"),
+    [
+        (("runs", "plot", "run", "--out", "x.txt"), "the name of x.txt must end in", 2),
+        (("runs", "plot", "run", "--out", "file/x.png"), "file: Not a directory", 1),
+        (("export", "model", "--out", "file"), "file is a file: name a folder", 1),
+        (("export", "model", "--out", "file/x"), "file/x: Not a directory", 1),
+        (("rows", "build", "pairs.csv", "--out", "file/x"), "file/x is not a folder", 2),
+        (("simulate", "file/x", "--measurements", "10"), "file/x: Not a directory", 1),
+    ],
+)
+def test_a_file_in_the_place_of_a_folder(place, words, says, code):
+    done = ask(place, *words)
+    assert says in done.stderr
+    assert "unexpected" not in done.stderr
+    assert done.returncode == code
