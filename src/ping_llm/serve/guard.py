@@ -1,5 +1,6 @@
 """Before and after every request: who asks, how many at once, what is logged, which headers go out."""
 
+import asyncio
 import json
 import re
 import sys
@@ -90,11 +91,14 @@ class Guard:
         scope.setdefault("state", {})["request_id"] = request_id
         path = scope["path"] if scope["path"] in self._paths else "other"
         status, name = 0, None
+        body = _Body(receive, self._limits)
 
         async def answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status >= 400:
+                    await body.discard()
                 more = [*_HEADERS, (b"x-request-id", request_id.encode())]
                 message["headers"] = [*message.get("headers", ()), *more]
             await send(message)
@@ -106,7 +110,7 @@ class Guard:
             except Refused as refused:
                 await _refuse(refused, request_id, answer)
             else:
-                await self._app(scope, receive, answer)
+                await self._app(scope, body.receive, answer)
         except OSError:
             status = status or 499  # the connection is gone
         except Exception as error:
@@ -154,6 +158,33 @@ class Guard:
             self._metrics.rejected("token")
             raise Refused(401, "the header `Authorization: Bearer TOKEN` must hold a token of the server")
         return name
+
+
+class _Body:
+    """The body of a request, and whether all of it has arrived."""
+
+    def __init__(self, receive: Receive, limits: Limits):
+        self._receive, self._limits = receive, limits
+        self._complete = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._complete = not message.get("more_body", False)
+        return message
+
+    async def discard(self) -> None:
+        """Read the rest of a refused body, within limits.
+
+        A connection that is closed with unread bytes is reset, and a client that is still sending never sees
+        why it was refused.
+        """
+        size = 0
+        try:
+            async with asyncio.timeout(self._limits.discard_seconds):
+                while not self._complete and size < self._limits.discard:
+                    size += len((await self.receive()).get("body", b""))
+        except TimeoutError:
+            pass
 
 
 def _failure(error: Exception) -> str:

@@ -19,6 +19,8 @@ class Limits:
       top: answers of `complete` and `inverse`.
       requests: requests in progress at the same time.
       read_seconds: longest pause while a body arrives.
+      discard: bytes of a refused body that are read and dropped, so that its client gets to see the refusal.
+      discard_seconds: how long that may take.
     """
 
     body: int = 4 << 20
@@ -31,6 +33,8 @@ class Limits:
     top: int = 100
     requests: int = 256
     read_seconds: float = 30.0
+    discard: int = 64 << 20
+    discard_seconds: float = 5.0
 
 
 #: Bounds of the bodies, which pydantic and the OpenAPI document need when the module is loaded.
