@@ -42,6 +42,7 @@ _COMMANDS = (
     "train:runs",
     "query",
     "decide",
+    "watch",
     "serve",
     "train:export",
     "evaluate",
