@@ -264,7 +264,7 @@ def measured(run: Path, data: Path, world: Path | None, shuffled: bool) -> dict[
       shuffled: shuffle each pair's results in time, and add nothing: every alarm is false.
     """
     model = Model.load(run, data=False)
-    columns = _read(data).sorted_by_time()
+    columns = read_stream(data).sorted_by_time()
     if shuffled:
         pair, random = Ids(pairs_of(columns.src, columns.dst)).of_rows, np.random.default_rng(0)
         rtt = columns.rtt.copy()
@@ -277,7 +277,8 @@ def measured(run: Path, data: Path, world: Path | None, shuffled: bool) -> dict[
     return {"results": len(columns), "days": stream.days, "changes": wanted, "rules": rules}
 
 
-def _read(path: Path) -> Columns:
+def read_stream(path: Path) -> Columns:
+    """Measurements of Atlas results, or of a folder."""
     if path.is_dir():
         return read_measurements(path)
     import pyarrow as pa
