@@ -97,3 +97,16 @@ def test_sigterm_answers_what_is_in_progress(tmp_path, run):
         assert len(answer.result().json()) == 200
         assert server.process.wait(timeout=60) == 0
         client.close()
+
+
+def test_a_request_that_would_wait_too_long_is_refused(tmp_path, run):
+    with serving(tmp_path, run, "--longest-wait", "0") as server, ThreadPoolExecutor(1) as pool:
+        client = httpx.Client(base_url=server.url, timeout=120)
+        answer = pool.submit(client.post, "/v1/rtt", json=LONG)
+        until(lambda: server.metric("queue_questions") > 1)
+        refused = server.post("/v1/rtt", QUESTION)
+        assert refused.status_code == 503  # a thousand questions may wait, but none for more than 0 s
+        assert refused.headers["retry-after"]
+        assert len(answer.result().json()) == len(LONG)
+        assert server.post("/v1/rtt", QUESTION).status_code == 200
+        client.close()

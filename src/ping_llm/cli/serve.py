@@ -29,6 +29,9 @@ def serve(
     tls_key: Path | None = typer.Option(None, "--tls-key", help="Private key (PEM) of the certificate."),
     queue: int = typer.Option(1000, "--queue", help="Questions that may wait. One more is refused with 503."),
     wait: float = typer.Option(2.0, "--wait", help="Time that a question waits for others to join it, ms."),
+    longest_wait: float = typer.Option(
+        10.0, "--longest-wait", help="Expected waiting time beyond which a request is refused with 503, s."
+    ),
     drain: float = typer.Option(30.0, "--drain", help="Time for requests in progress after SIGTERM, s."),
     log_addresses: bool = typer.Option(
         False, "--log-addresses", help="Write the clients' addresses into the access log."
@@ -53,6 +56,7 @@ def serve(
         token_file=token_file,
         queue=queue,
         wait_ms=wait,
+        longest_wait=longest_wait,
         drain_seconds=drain,
         tls_cert=tls_cert,
         tls_key=tls_key,

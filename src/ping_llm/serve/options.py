@@ -52,6 +52,7 @@ class ServeOptions:
       token_file: lines `name: token`; None: no token is needed.
       queue: questions that may wait; one more is refused with 503.
       wait_ms: how long a question waits for others to be answered with it.
+      longest_wait: seconds; a question that would have to wait longer is refused with 503.
       drain_seconds: how long requests in progress may take after SIGTERM.
     """
 
@@ -63,6 +64,7 @@ class ServeOptions:
     token_file: Path | None = None
     queue: int = 1000
     wait_ms: float = 2.0
+    longest_wait: float = 10.0
     drain_seconds: float = 30.0
     tls_cert: Path | None = None
     tls_key: Path | None = None

@@ -27,8 +27,8 @@ def check(options: ServeOptions, no_auth: bool) -> None:
         )
     if (options.tls_cert is None) != (options.tls_key is None):
         raise UsageError("--tls-cert and --tls-key must be given together")
-    if options.queue < 1 or options.wait_ms < 0 or options.drain_seconds < 0:
-        raise UsageError("--queue must be at least 1, --wait and --drain at least 0")
+    if options.queue < 1 or min(options.wait_ms, options.longest_wait, options.drain_seconds) < 0:
+        raise UsageError("--queue must be at least 1, --wait, --longest-wait and --drain at least 0")
     for path in (options.tls_cert, options.tls_key):
         if path is not None and not path.is_file():
             raise UsageError(f"{path} does not exist")
@@ -76,7 +76,7 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
     def load() -> Model:
         return Model.load(options.run, data=options.data if options.data is not None else not options.no_data)
 
-    thread = ModelThread(load, options.queue, options.wait_ms, metrics)
+    thread = ModelThread(load, options.queue, options.wait_ms, metrics, options.longest_wait)
     thread.report = lambda sentence: log.write(event="model", message=sentence)
     model = thread.start()
     if model.data_note:
