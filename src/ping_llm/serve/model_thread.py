@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from ping_llm.answer.context import Question
     from ping_llm.answer.model import Model
 
-_BATCH = 128
-_TURN = 32
+#: The network reads one prompt at a time, so larger batches gain little and make single questions wait.
+_BATCH = 32
+_TURN = 8
 #: Answers that are kept for the same question, 70 kB each.
 _KEPT = 1000
 
@@ -85,7 +86,7 @@ class ModelThread:
         self._kept: Recent[tuple[Any, ...], RttAnswer] = Recent(_KEPT)
         self._queue: deque[_Work] = deque()
         self._changed = threading.Condition()
-        self._waiting = 0
+        self._waiting = self._in_progress = 0
         self._closed = self._reload = False
         self._seconds_each = 0.05
         self._model: Model | None = None
@@ -170,7 +171,7 @@ class ModelThread:
         with self._changed:
             if self._closed:
                 raise Refused(503, "the server is shutting down", retry_after=5)
-            delay = self._waiting * self._seconds_each
+            delay = (self._waiting + self._in_progress) * self._seconds_each
             too_many = self._waiting + work.left > self._capacity
             if self._waiting and (too_many or delay > self._longest_wait):
                 self._metrics.rejected("queue full")
@@ -219,6 +220,7 @@ class ModelThread:
                 if not again and self._waiting < _BATCH and self._wait:
                     self._changed.wait(self._wait)
                 batch = [] if again else self._take()
+                self._in_progress = sum(high - low for _, low, high in batch)
             if again:
                 self._load_again()
             elif batch:
@@ -227,6 +229,7 @@ class ModelThread:
                 except Exception as error:  # the thread must outlive any batch
                     for work, _, _ in batch:
                         self._fail(work, error)
+                self._in_progress = 0
 
     def _warm_up(self) -> None:
         from ping_llm.answer.context import Question
