@@ -1,4 +1,4 @@
-"""`ping-llm fit`: the whole way, step by step. Every step leaves whole files, so a second start goes on.
+"""`ping-llm fit`: the whole way, step by step. Every step leaves whole files, so a second start resumes.
 
 RUN/fit.json        what was asked for, and how long each step has taken
     measurements/   what the input became, if it was not a table of measurements already
@@ -216,7 +216,7 @@ def _train(
 
     outcome = train(config, overrides, run=run, rows=rows, weights=start, minutes=minutes)
     if outcome.state == "stopped":
-        raise PingError(f"stopped after step {outcome.step} and saved: the same command goes on from there")
+        raise PingError(f"stopped after step {outcome.step} and saved: the same command resumes from there")
 
 
 def _remember_data(run: Path, rows: Path) -> None:

@@ -281,7 +281,7 @@ def check(config: Any) -> None:
     if config.dataset_type != settings.DatasetType.NETWORK:
         return
     if config.vocab_size != VOCABULARY_SIZE:
-        raise UsageError(f"vocab_size={config.vocab_size}, but the tokens are {VOCABULARY_SIZE}")
+        raise UsageError(f"vocab_size must be {VOCABULARY_SIZE}, not {config.vocab_size}")
     if config.per_device_batch_size <= 0:
         raise UsageError(f"per_device_batch_size={config.per_device_batch_size} makes no batch")
     if not config.network_train_files:
