@@ -30,6 +30,7 @@ _COMMANDS = (
     "bench",
     "start:doctor",
     "simulate",
+    "fetch",
     "ingest",
     "split",
     "start:describe",
