@@ -86,6 +86,7 @@ export function picture(answer) {
       s("path", { d: path, class: "band50", "clip-path": "url(#band-50)" }),
       s("line", { class: "median", x1: middle, x2: middle, y1: TOP - 4, y2: foot }),
       label(middle, `median ${ms(answer.median)}`, "median-label", 11),
+      s("path", { class: "guess", d: "M-5 0L5 0L0 -7Z", transform: `translate(${at(answer.point)} ${foot + 7})` }, s("title", null, "best guess")),
       mark >= 0 && mark <= width ? s("line", { class: "mark", x1: mark, x2: mark, y1: TOP, y2: foot }) : null,
       s("line", { class: "axis", x1: 0, x2: width, y1: foot, y2: foot }),
       ticks(scale.low, scale.high, Math.max(3, width / 90), scale.logarithmic).map((value) => [
@@ -101,7 +102,7 @@ export function picture(answer) {
     drawn(chart, draw),
     h("figcaption", null,
       h("span", { class: "key band50" }, "half of the replies"), h("span", { class: "key band90" }, "90 % of the replies"),
-      h("span", { class: "key mark" }, "the slider"), h("span", { class: "axis-name" }, scale.logarithmic ? "RTT, ms (by ratio)" : "RTT, ms")),
+      h("span", null, "▲ best guess"), h("span", { class: "key mark" }, "the slider"), h("span", { class: "axis-name" }, scale.logarithmic ? "RTT, ms (by ratio)" : "RTT, ms")),
     h("div", { class: "below" }, h("label", { for: "below" }, "Below"), slider, h("span", { class: "exact" }, exact, " ms"), result));
 }
 

@@ -47,7 +47,7 @@ function shown(made, placed, world) {
   const all = made.destinations;
   const median = (one) => one.expected["0.5"];
   const words = `${counted(all.length, "destination")}: ${NAMES.map((name, index) => [all.filter((one) => step(median(one)) === index).length, name])
-    .filter(([count]) => count).map(([count, name]) => `${count} ${name} ms`).join(", ")}.`;
+    .filter(([count]) => count).map(([count, name]) => `${count}\u00a0at ${name}\u00a0ms`).join(", ")}.`;
   announce(words);
   const unknown = all.length - placed.length;
   return [

@@ -76,7 +76,7 @@ function leaderboard(made, metric) {
       made.tests.map((test, index) => {
         const one = value(test, method);
         return h("td", { class: one === best[index] ? "number best" : "number" }, one === null ? "" : one.toFixed(one >= 100 ? 0 : 2));
-      }))));
+      }))), { class: "board" });
 }
 
 function calibration(test, subject) {
@@ -85,9 +85,9 @@ function calibration(test, subject) {
   const worst = (shares) => Math.max(...shares.map((share, index) => Math.abs(share - (index + 1) / shares.length)));
   const words = lines.map(([method, shares]) => `${method}: off by at most ${(100 * worst(shares)).toFixed(1)} %`).join("; ");
   const draw = (width) => {
-    const side = Math.min(width, 260);
+    const side = Math.min(width, 240);
     const edge = 30;
-    const at = (share) => edge + share * (side - edge - 8);
+    const at = (share) => edge + share * (side - edge - 14);
     const up = (share) => side - edge - share * (side - edge - 8);
     box.replaceChildren(s("svg", { width: side, height: side, viewBox: `0 0 ${side} ${side}`, role: "img", "aria-label": `Calibration of ${test.title}. ${words}` },
       [0, 0.25, 0.5, 0.75, 1].map((share) => [

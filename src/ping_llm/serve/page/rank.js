@@ -46,19 +46,19 @@ function shown(body, made) {
   announce(words);
   const slo = made.objective_ms !== null;
   const columns = [["Destination"], ["P(fastest)", true], ...(slo ? [[`P(< ${made.objective_ms} ms)`, true]] : []),
-    ["Expected, ms", true], ["5 %", true], ["Median", true], ["95 %", true], ["No reply", true], ["Regret, ms", true]];
+    ["Expected", true], ["5 %", true], ["Median", true], ["95 %", true], ["No reply", true], ["Regret", true]];
   return [
     h("h2", { class: "ends" }, "From ", h("span", null, body.src)),
     h("p", { class: "verdict" }, words),
     h("p", { class: "when" }, permanent().flatMap((one) => one ? [one, " "] : [])),
     table("Candidates, the best first", columns, made.candidates.map((one, index) => h("tr", { class: index ? null : "subject" },
       h("td", null, one.dst),
-      h("td", { class: "number chance" }, meter(one.fastest), percent(one.fastest)),
+      h("td", { class: "number chance" }, meter(one.fastest), h("span", null, percent(one.fastest))),
       slo ? h("td", { class: "number" }, percent(one.below)) : null,
       [one.expected_ms, one.quantiles_ms["0.05"], one.quantiles_ms["0.5"], one.quantiles_ms["0.95"]].map((value) => h("td", { class: "number" }, figure(value))),
       h("td", { class: "number" }, percent(one.no_reply)),
       h("td", { class: "number" }, figure(one.regret_ms))))),
-    h("p", { class: "hint" }, `Expected: the mean RTT, where no reply costs ${made.timeout_ms.toLocaleString("en")} ms. Regret: what choosing it costs more than the candidate that turns out fastest. `
+    h("p", { class: "hint" }, `All in ms. Expected: the mean RTT, where no reply costs ${made.timeout_ms.toLocaleString("en")} ms. Regret: what choosing it costs more than the candidate that turns out fastest. `
       + `No candidate replies: ${percent(made.nobody)}. Candidates are taken to be independent.`),
   ];
 }

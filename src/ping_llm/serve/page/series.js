@@ -94,7 +94,7 @@ function columns({ points, forecast: next }) {
 function chart(made) {
   const data = columns(made);
   const all = [...made.points, ...made.forecast];
-  const told = h("output", { class: "told" }, "Point at the chart, or use the arrow keys on it.");
+  const told = h("output", { class: "told" }, "Point at the chart, or use the arrow keys on it. Drag to zoom in; a double click zooms out.");
   const tell = (index) => {
     const one = all[index];
     if (!one) return;
