@@ -167,25 +167,30 @@ class Places:
         for name in ("prefix", "latitude", "longitude"):
             if name not in table.schema.names:
                 raise PingError(f"{path} has no column {name}: it needs prefix, latitude and longitude")
-        self._places: list[tuple[Prefix, tuple[float, float]]] = []
+        self._places: dict[Prefix, tuple[float, float]] = {}
         for row, record in enumerate(table.to_pylist()):
             try:
                 prefix = parse_prefix(str(record["prefix"]))
                 place = (float(record["latitude"]), float(record["longitude"]))
             except (TypeError, ValueError) as error:
                 raise PingError(f"{path}, row {row}: {error}") from None
-            self._places.append((prefix, place))
+            self._places[prefix] = place
+        self._bits = sorted({(prefix.version, prefix.bits) for prefix in self._places}, reverse=True)
+
+    @property
+    def prefixes(self) -> list[Prefix]:
+        return list(self._places)
 
     def of(self, address: Prefix) -> tuple[float, float] | None:
         """The place of the longest prefix that covers the address (or prefix)."""
-        covering = [
-            (prefix.bits, place)
-            for prefix, place in self._places
-            if prefix.version == address.version
-            and prefix.bits <= address.bits
-            and prefix.covers(address.packed)
-        ]
-        return max(covering)[1] if covering else None
+        number = int.from_bytes(address.packed)
+        for version, bits in self._bits:
+            if version == address.version and bits <= address.bits:
+                rest = address.address_bits - bits
+                found = self._places.get(Prefix((number >> rest << rest).to_bytes(16), bits))
+                if found is not None:
+                    return found
+        return None
 
     def least_rtts(self, src: str, addresses: Sequence[Prefix]) -> list[float | None]:
         """The least possible RTT of each, ms; None where a place is not known."""

@@ -15,6 +15,9 @@ def serve(
     run: Path = query.RUN,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
+    places: Path | None = typer.Option(
+        None, "--places", help="Table of prefix, latitude and longitude for the map: .csv or .parquet."
+    ),
     host: str = typer.Option(
         "127.0.0.1",
         "--host",
@@ -51,6 +54,7 @@ def serve(
         run=run,
         data=data,
         no_data=no_data,
+        places=places,
         host=host,
         port=port,
         token_file=token_file,

@@ -49,6 +49,7 @@ class ServeOptions:
       run: a run, a checkpoint or an export.
       data: probe rows from which contexts are taken. None: those recorded in the run.
       no_data: whether to use no rows at all.
+      places: table of prefix, latitude and longitude, for the map.
       token_file: lines `name: token`; None: no token is needed.
       queue: questions that may wait; one more is refused with 503.
       wait_ms: how long a question waits for others to be answered with it.
@@ -59,6 +60,7 @@ class ServeOptions:
     run: Path
     data: Path | None = None
     no_data: bool = False
+    places: Path | None = None
     host: str = "127.0.0.1"
     port: int = 8000
     token_file: Path | None = None

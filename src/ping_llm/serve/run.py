@@ -29,7 +29,7 @@ def check(options: ServeOptions, no_auth: bool) -> None:
         raise UsageError("--tls-cert and --tls-key must be given together")
     if options.queue < 1 or min(options.wait_ms, options.longest_wait, options.drain_seconds) < 0:
         raise UsageError("--queue must be at least 1, --wait, --longest-wait and --drain at least 0")
-    for path in (options.tls_cert, options.tls_key):
+    for path in (options.tls_cert, options.tls_key, options.places):
         if path is not None and not path.is_file():
             raise UsageError(f"{path} does not exist")
 
@@ -88,6 +88,7 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
     guarded = Guard(
         app,
         paths=frozenset(app.openapi()["paths"]) | {"/docs", "/openapi.json"},
+        page=app.state.page,
         tokens=tokens,
         metrics=metrics,
         limits=options.limits,
