@@ -196,7 +196,7 @@ def test_a_folder_of_ours_is_read_whole_and_without_its_notes(tmp_path):
     (tmp_path / "rejects" / "day.parquet").write_text("not measurements")
     assert len(read_columns(tmp_path)) == 6
     (tmp_path / "day.parquet").unlink()
-    with pytest.raises(PingError, match="no Parquet files"):
+    with pytest.raises(PingError, match="without files of measurements"):
         read_columns(tmp_path)
 
 
@@ -204,9 +204,9 @@ def test_tables_are_checked(tmp_path):
     columns = measurements(3)
     assert len(read_columns(write(tmp_path / "good.parquet", columns))) == 3
     bad = write(tmp_path / "bad.parquet", columns, rtt=[1.0, -2.0, 3.0])
-    with pytest.raises(PingError, match=r"bad.parquet, row 1: rtt -2.0"):
+    with pytest.raises(PingError, match=r"bad.parquet, row 2: rtt -2.0"):
         read_columns(bad)
-    with pytest.raises(PingError, match="row 2: dst_addr nonsense"):
+    with pytest.raises(PingError, match="row 3: dst_addr nonsense"):
         read_columns(write(tmp_path / "b.parquet", columns, dst_addr=["192.0.2.1", "192.0.2.1", "nonsense"]))
     with pytest.raises(PingError, match="not of the same IP version"):
         read_columns(write(tmp_path / "c.parquet", columns, dst_addr=["192.0.2.1", "::1", "192.0.2.1"]))

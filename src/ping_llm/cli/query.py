@@ -30,7 +30,7 @@ AT = typer.Option(
     None, "--at", help="Time: 2024-05-01T12:00:00Z, seconds since 1970, or now.  [default: unknown]"
 )
 CONTEXT = typer.Option(
-    None, "--context", help="File of earlier measurements of the source: .parquet, .csv or .jsonl."
+    None, "--context", help="File of earlier measurements of the source, in any format that `ingest` reads."
 )
 DATA = typer.Option(
     None,
@@ -98,7 +98,8 @@ def rtt(
     pairs: Path | None = typer.Option(
         None,
         "--pairs",
-        help="Table with src_addr, dst_addr and optionally event_time and rtt: one answer per row.",
+        help="Table with src, dst and optionally time and rtt, in any format that `ingest` reads: one answer "
+        "per row.",
     ),
     method: str = typer.Option(
         "stack",
@@ -300,7 +301,7 @@ def inverse(
 
 def score(
     run: Path = RUN,
-    file: Path = typer.Argument(help="Measurements: .parquet, .csv, .jsonl, or a folder of Parquet files."),
+    file: Path = typer.Argument(help="Measurements: what `ingest` reads, or a folder that a command wrote."),
     anomalies: int | None = typer.Option(
         None, "--anomalies", help="Number of most unusual results to list, instead of all."
     ),
