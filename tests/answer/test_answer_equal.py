@@ -11,10 +11,12 @@ from typer.testing import CliRunner
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.model import Model
 from ping_llm.answer.past import Data
+from ping_llm.answer.show import rtt_values
 from ping_llm.cli import app
 from ping_llm.cli import query as query_commands
 from ping_llm.evaluate.inputs import EvaluateOptions, evaluation_data
 from ping_llm.evaluate.run import evaluate_data
+from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.model import export
 from ping_llm.tokens.statement import whole
@@ -173,6 +175,20 @@ def test_raw_and_components_can_be_asked_alone(run, rows, world):
         answer = model.rtt_many([question], method=name)[0]
         assert answer.method == name
         assert answer.distribution.levels[-1] == 1.0
+
+
+def test_a_prefix_at_several_times_is_answered_as_at_each_alone(run, rows, world):
+    model = Model.load(run, data=rows)
+    times = np.quantile(world.visible.time, [0.001, 0.003, 0.01, 1.0]).astype(np.int64)
+    one = int(np.argmax(world.visible.src[:, 0] > 0))  # IPv6: all sources share a first byte
+    src, dst = Prefix.of(world.visible.src[one], 1), Prefix.of(world.visible.dst[one])
+    asked = [Question(src, dst, int(time)) for time in times]
+    together = dict(model.rtt_stream(asked))
+    alone = [next(iter(model.rtt_stream([question])))[1] for question in asked]
+    assert len({answer.distribution.median for answer in alone}) > 1
+    for index, answer in enumerate(alone):
+        assert rtt_values(together[index]) == rtt_values(answer)
+        assert together[index].question == asked[index]
 
 
 def test_rows_that_are_gone_are_said_to_be_gone(run, rows, tmp_path):
