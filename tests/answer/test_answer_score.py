@@ -120,8 +120,22 @@ def test_generated_measurements_obey_the_grammar_and_the_seed(model):
         assert len(statements) == 3
         encode(statements, model.encoding)
         for one in statements:
-            if one.src and one.dst:
-                assert one.rtt is None or one.rtt == -1 or one.rtt >= 0
+            assert one.dst is not None
+            assert one.rtt == -1 or one.rtt >= 0
+
+
+def test_generated_measurements_keep_what_was_given(model):
+    """Of one source, with its IP version, and whole addresses unless prefixes are allowed."""
+    for src, version in (("192.0.2.1", 4), ("2001:db8::1", 6), (None, None)):
+        made = model.generate(src, histories=40, measurements=4, seed=4, temperature=1e6)
+        for statements in made.histories:
+            assert statements
+            sources = {one.src for one in statements[1:] if one.src is not None}
+            assert len(sources | {statements[0].src} - {None}) <= 1
+            assert all(one.dst.is_whole for one in statements)
+            assert src is None or {one.dst.version for one in statements} == {version}
+    made = model.generate("192.0.2.1", histories=40, measurements=4, seed=5, temperature=1e6, prefixes=True)
+    assert any(not one.dst.is_whole for statements in made.histories for one in statements)
 
 
 def test_a_history_is_continued_from_its_source(model):
