@@ -81,11 +81,19 @@ class Data:
         return self._store.fingerprint
 
     def history(self, questions: Sequence[Question]) -> History:
-        """All measurements of the questions' sources; `History` selects those earlier than each question."""
+        """All measurements of the questions' sources; `History` selects those earlier than each question.
+
+        Questions about one prefix must be of one time.
+        """
         sources = {question.src: question.time for question in questions}
         # A prefix is represented by the source that was measured last before the question.
         parts = [self._past(src, time) for src, time in sources.items()]
         return History(Columns.concatenate([Columns.empty(), *parts]))
+
+    def past(self, question: Question) -> Context:
+        """All measurements of the question's source that `history` would give it alone."""
+        past = self._past(question.src, question.time)
+        return Context.of(past.src, past.dst, past.time, past.rtt)
 
     def context(self, question: Question, most: int) -> Context:
         """The most relevant earlier measurements of a question's source, at most `most`, with their ranks."""
