@@ -51,6 +51,7 @@ class ServeOptions:
       no_data: whether to use no rows at all.
       places: table of prefix, latitude and longitude, for the map.
       token_file: lines `name: token`; None: no token is needed.
+      workers: processes that answer, each with a model and a queue of its own.
       queue: questions that may wait; one more is refused with 503.
       wait_ms: how long a question waits for others to be answered with it.
       longest_wait: seconds; a question that would have to wait longer is refused with 503.
@@ -64,6 +65,7 @@ class ServeOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     token_file: Path | None = None
+    workers: int = 1
     queue: int = 1000
     wait_ms: float = 2.0
     longest_wait: float = 10.0
