@@ -82,8 +82,8 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
     async def docs() -> Response:
         return Response(page(app.openapi()), media_type="text/html; charset=utf-8")
 
-    _describe_bodies(app)
     app.state.page = add_page(app)
+    _describe_bodies(app)  # last: a further path would make FastAPI write the document anew
     _handle_errors(app)
     return app
 
