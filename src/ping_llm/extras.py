@@ -13,6 +13,8 @@ MODULES = {
     "onnx": ("onnx", "onnxruntime"),
     "evaluate": ("sklearn", "threadpoolctl"),
     "serve": ("fastapi", "uvicorn"),
+    "client": ("httpx",),
+    "mcp": ("mcp",),
 }
 
 

@@ -43,6 +43,7 @@ _COMMANDS = (
     "query",
     "decide",
     "serve",
+    "mcp",
     "train:export",
     "evaluate",
     "start:demo",
