@@ -5,7 +5,7 @@ stack, or with `raw`, the answer is the exact distribution of the network alone;
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,9 @@ from ping_llm.answer.methods.base import FailureRates, Method
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.past import Data
 from ping_llm.answer.questions import CELLS, KINDS, NAMES, Evidence, evidence
+from ping_llm.answer.results import RAW as RAW
+from ping_llm.answer.results import STACK as STACK
+from ping_llm.answer.results import RttAnswer as RttAnswer
 from ping_llm.answer.stack import NETWORK, Answers, Stack
 from ping_llm.errors import UsageError
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
@@ -29,36 +32,8 @@ if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
 
-#: Names of methods besides the simple ones.
-STACK, RAW = "stack", "raw"
-
 #: Questions per chunk: answers are returned chunk by chunk.
 _CHUNK = 128
-
-
-@dataclass(frozen=True)
-class RttAnswer:
-    """The answer to an rtt question.
-
-    Attributes:
-      method: `stack`, `network`, `raw` or the name of a simple method.
-      calibrated: whether it was calibrated on held-out questions of the same kind.
-      rests_on: number of measurements used and what was trained on; empty for a raw answer.
-      context_given, context_used: measurements of the context, and those in the network's prompt.
-    """
-
-    question: Question
-    distribution: RttDistribution
-    method: str = RAW
-    calibrated: bool = False
-    rests_on: dict[str, Any] = field(default_factory=dict)
-    context_given: int = 0
-    context_used: int = 0
-    notes: tuple[str, ...] = ()
-
-    @property
-    def failure(self) -> float:
-        return self.distribution.failure
 
 
 def answers(

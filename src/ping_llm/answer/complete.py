@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ping_llm.answer.address_tree import AddressTree, Completions
+from ping_llm.answer.address_tree import AddressTree
 from ping_llm.answer.context import Question, address_tokens
 from ping_llm.answer.distribution import RttDistribution, mix
+from ping_llm.answer.results import Inverse as Inverse
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix
 from ping_llm.tokens import vocab
@@ -27,19 +28,6 @@ if TYPE_CHECKING:
 
 #: Parts of equal probability into which an inverse search divides the RTT range.
 STRATA = 16
-
-
-@dataclass(frozen=True)
-class Inverse:
-    """Destinations within a range of RTTs.
-
-    Attributes:
-      completions: destinations with P(destination | source, RTT in the range).
-      probability: P(reply within the range | source), over all destinations.
-    """
-
-    completions: Completions
-    probability: float
 
 
 def nothing(version: int) -> Prefix:

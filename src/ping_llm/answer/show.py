@@ -3,17 +3,18 @@
 import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ping_llm.answer.address_tree import Completions
-from ping_llm.answer.answering import RttAnswer
-from ping_llm.answer.complete import Consistency, Inverse
 from ping_llm.answer.distribution import RttDistribution, RttDistributions
-from ping_llm.answer.generate import Generated
+from ping_llm.answer.results import Completions, Inverse, RttAnswer
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.tables import counted, table
+
+if TYPE_CHECKING:
+    from ping_llm.answer.complete import Consistency
+    from ping_llm.answer.generate import Generated
 
 LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 #: The end of the year 9999.
@@ -144,7 +145,7 @@ def histogram(distribution: RttDistribution) -> str:
     )
 
 
-def consistency_values(gap: Consistency) -> dict[str, Any]:
+def consistency_values(gap: "Consistency") -> dict[str, Any]:
     return {
         "consistency": {
             "distance": gap.distance,
@@ -155,7 +156,7 @@ def consistency_values(gap: Consistency) -> dict[str, Any]:
     }
 
 
-def consistency_text(gap: Consistency) -> str:
+def consistency_text(gap: "Consistency") -> str:
     return (
         f"mixture over its addresses ({percent(gap.covered)} of the prefix): "
         f"median {ms(gap.mixture.median)}, no reply {percent(gap.mixture.failure)}; "
@@ -225,11 +226,11 @@ def completions_text(
     return "\n".join(lines)
 
 
-def generated_values(made: Generated) -> dict[str, Any]:
+def generated_values(made: "Generated") -> dict[str, Any]:
     return {"histories": _histories(made), "notes": list(made.notes)}
 
 
-def _histories(made: Generated) -> list[list[dict[str, Any]]]:
+def _histories(made: "Generated") -> list[list[dict[str, Any]]]:
     return [
         [
             {
@@ -244,7 +245,7 @@ def _histories(made: Generated) -> list[list[dict[str, Any]]]:
     ]
 
 
-def generated_text(made: Generated) -> str:
+def generated_text(made: "Generated") -> str:
     rows = [
         [
             number,

@@ -44,6 +44,7 @@ _COMMANDS = (
     "query",
     "decide",
     "serve",
+    "mcp",
     "train:export",
     "evaluate",
     "start:demo",

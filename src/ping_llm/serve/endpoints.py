@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from fastapi import Request, Response
@@ -282,12 +282,17 @@ def _scores(model: "Model", measured: Columns, first: int) -> list[dict[str, Any
     ]
 
 
-def curve(distribution: "RttDistribution", points: int) -> dict[str, list[float]]:
-    """Points (ms, share of the replies below), closer together in the tails."""
-    levels = np.concatenate(
-        [[0.001, 0.002, 0.005], np.linspace(0.0, 1.0, points)[1:-1], [0.995, 0.998, 0.999]]
-    )
-    levels = np.unique(levels)
+def curve(distribution: "RttDistribution", points: int | Literal["all"]) -> dict[str, Any]:
+    """Points (ms, share of the replies below), closer together in the tails; or all, which is exact."""
+    if points == "all":
+        return {
+            "ms": distribution.edges.tolist(),
+            "below": distribution.levels.tolist(),
+            "guess": distribution.guess,
+            "unresolved": distribution.unresolved,
+        }
+    tails = [0.001, 0.002, 0.005, 0.995, 0.998, 0.999]
+    levels = np.unique(np.concatenate([tails, np.linspace(0.0, 1.0, points)[1:-1]]))
     return {"ms": distribution.quantile(levels).tolist(), "below": levels.tolist()}
 
 

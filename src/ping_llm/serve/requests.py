@@ -52,8 +52,8 @@ class RttBody(Body):
     context: ContextBody | None = None
     below: float | None = Field(None, description="ms: also give P(rtt < below)")
     method: str = Field("stack", description="stack, network, raw or a simple method of the run")
-    curve: int | None = Field(
-        None, ge=3, le=1000, description="also give the distribution as about this many points"
+    curve: Annotated[int, Field(ge=3, le=1000)] | Literal["all"] | None = Field(
+        None, description="also give the distribution as about this many points, or as all that it has"
     )
 
 
