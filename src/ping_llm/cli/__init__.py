@@ -43,6 +43,7 @@ _COMMANDS = (
     "train:runs",
     "query",
     "decide",
+    "watch",
     "serve",
     "mcp",
     "train:export",
