@@ -14,7 +14,7 @@ help: ## list these targets
 setup: ## make .venv with everything that training needs
 	@scripts/bootstrap.sh train
 
-system-packages: ## as root: Slurm and Java, which some tests use and pip cannot install
+system-packages: ## as root: Slurm, Java and Chromium, which some tests use and pip cannot install
 	@scripts/system-packages.sh
 
 demo: ## simulate, train a tiny model and answer a question, below runs/demo

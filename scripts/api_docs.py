@@ -39,7 +39,7 @@ This page is made from the docstrings by `scripts/api_docs.py`.
 
 #: The order of the work; what only comes back from a call stands after it.
 _SECTIONS = {
-    "Ask": ("load", "Model", "Question", "Context", "RttAnswer", "RttDistribution"),
+    "Ask": ("load", "Model", "connect", "Remote", "Question", "Context", "RttAnswer", "RttDistribution"),
     "Data": ("read", "Measurements", "Measurement", "ingest", "split", "Splits", "build_rows", "Batches"),
     "Train and evaluate": ("fit", "train", "evaluate"),
     "Errors": ("PingError", "UsageError"),

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Installs what pip cannot, for the tests that use it: a Slurm to submit to, a Java for Spark. Debian or Ubuntu, as root.
+# Installs what pip cannot, for the tests that use it: a Slurm to submit to, a Java for Spark, a
+# browser for the page of `ping-llm serve`. Debian or Ubuntu, as root.
 # What is there already is left alone.
 set -euo pipefail
 
 wanted=()
 command -v sbatch >/dev/null && command -v slurmctld >/dev/null && command -v munged >/dev/null || wanted+=(slurm-wlm munge)
 command -v java >/dev/null || wanted+=(openjdk-17-jre-headless)
+command -v chromium >/dev/null || wanted+=(chromium)
 [ ${#wanted[@]} -gt 0 ] || exit 0
 
 if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then

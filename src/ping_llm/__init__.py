@@ -24,12 +24,14 @@ __all__ = [
     "Model",
     "PingError",
     "Question",
+    "Remote",
     "RttAnswer",
     "RttDistribution",
     "Splits",
     "UsageError",
     "__version__",
     "build_rows",
+    "connect",
     "evaluate",
     "fit",
     "ingest",
@@ -40,11 +42,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ping_llm._api import build_rows, evaluate, fit, ingest, load, read, split, train
-    from ping_llm.answer.answering import RttAnswer
+    from ping_llm._api import build_rows, connect, evaluate, fit, ingest, load, read, split, train
     from ping_llm.answer.context import Context, Question
     from ping_llm.answer.distribution import RttDistribution
     from ping_llm.answer.model import Model
+    from ping_llm.answer.remote import Remote
+    from ping_llm.answer.results import RttAnswer
     from ping_llm.contexts.batches import Batches
     from ping_llm.errors import PingError, UsageError
     from ping_llm.measurements.columns import Columns as Measurements
@@ -60,11 +63,13 @@ _PLACES = {
     "Model": "answer.model",
     "PingError": "errors",
     "Question": "answer.context",
-    "RttAnswer": "answer.answering",
+    "Remote": "answer.remote",
+    "RttAnswer": "answer.results",
     "RttDistribution": "answer.distribution",
     "Splits": "splits.holdout",
     "UsageError": "errors",
     "build_rows": "_api",
+    "connect": "_api",
     "evaluate": "_api",
     "fit": "_api",
     "ingest": "_api",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ping_llm.answer.model import Model
+    from ping_llm.answer.remote import Remote
     from ping_llm.ingest.run import IngestReport
     from ping_llm.measurements.columns import Columns as Measurements
     from ping_llm.splits.holdout import Splits
@@ -35,6 +36,28 @@ def load(run: str | Path, *, data: str | Path | bool = True) -> "Model":
     from ping_llm.answer.model import Model
 
     return Model.load(run, data=data)
+
+
+def connect(
+    url: str,
+    *,
+    token_file: str | Path | None = None,
+    ca: str | Path | None = None,
+    patience: float = 60.0,
+) -> "Remote":
+    """Ask a server (`ping-llm serve`) with the methods of a loaded model; answers are equal.
+
+    The base install suffices: no JAX is needed.
+
+    Args:
+      url: address of the server, such as http://127.0.0.1:8000.
+      token_file: file with the token. None: the environment variable PING_LLM_TOKEN, if it is set.
+      ca: certificates (PEM) that are trusted besides those of the system.
+      patience: seconds for which a server that is too busy is asked again.
+    """
+    from ping_llm.answer.remote import Remote
+
+    return Remote(url, token_file=token_file, ca=ca, patience=patience)
 
 
 def read(source: "Paths | Table", *, traceroutes: str = "off") -> "Measurements":
@@ -86,7 +109,7 @@ def ingest(
 ) -> "IngestReport":
     """Write a validated table of measurements (Parquet) and account for every result.
 
-    Interrupted, the same call goes on where it was.
+    An interrupted call resumes when it is made again.
 
     Args:
       inputs: files, folders or patterns: results of RIPE Atlas, Parquet, CSV, JSON lines.
@@ -228,7 +251,7 @@ def fit(
 ) -> dict[str, Any]:
     """Ingest, split, train, calibrate and evaluate: afterwards `load(run)` answers questions.
 
-    Needs `ping-llm[train]`. Interrupted, the same call goes on where it was.
+    Needs `ping-llm[train]`. An interrupted call resumes when it is made again.
 
     Args:
       data: whatever `read` takes: at least 300 measurements.
@@ -279,7 +302,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a run and the simple methods on held-out measurements, and write a report.
 
-    Needs `ping-llm[query]`. Interrupted, the same call goes on where it was.
+    Needs `ping-llm[query]`. An interrupted call resumes when it is made again.
 
     Args:
       data: measurements (Parquet), or a folder with the parts train and test.

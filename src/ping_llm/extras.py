@@ -13,6 +13,7 @@ MODULES = {
     "onnx": ("onnx", "onnxruntime"),
     "evaluate": ("sklearn", "threadpoolctl"),
     "serve": ("fastapi", "uvicorn"),
+    "mcp": ("mcp",),
 }
 
 

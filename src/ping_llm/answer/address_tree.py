@@ -9,10 +9,11 @@ PREFIX_END is masked: the answers are whole addresses (or all prefixes of one le
 """
 
 import heapq
-from dataclasses import dataclass
 
 import numpy as np
 
+from ping_llm.answer.results import Completion as Completion
+from ping_llm.answer.results import Completions as Completions
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix
 from ping_llm.model.engine import Engine
@@ -22,40 +23,6 @@ from ping_llm.tokens.vocab import BYTE0
 #: Nodes per expansion step, and in total before the search stops without being exact.
 TOGETHER = 16
 MOST_EXPANSIONS = 4096
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A whole address or a prefix, and its probability.
-
-    `in_range` is the calibrated P(reply within the RTT range | source, this destination). It is set for an
-    inverse search of a run that has a stack.
-    """
-
-    address: Prefix
-    probability: float
-    in_range: float | None = None
-
-
-@dataclass(frozen=True)
-class Completions:
-    """Completions, the most probable first.
-
-    Attributes:
-      best: the answers.
-      bound: largest probability that an address outside the list can have.
-      exact: whether the list is certain to be the most probable; False if the search hit its limit.
-      notes: sentences about measurements that were left out of the context.
-    """
-
-    best: tuple[Completion, ...]
-    bound: float
-    exact: bool
-    notes: tuple[str, ...] = ()
-
-    @property
-    def covered(self) -> float:
-        return sum(completion.probability for completion in self.best)
 
 
 def _check_count(count: int) -> None:

@@ -5,7 +5,7 @@ stack, or with `raw`, the answer is the exact distribution of the network alone;
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,9 @@ from ping_llm.answer.methods.base import FailureRates, Method
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.past import Data
 from ping_llm.answer.questions import CELLS, KINDS, NAMES, Evidence, evidence
+from ping_llm.answer.results import RAW as RAW
+from ping_llm.answer.results import STACK as STACK
+from ping_llm.answer.results import RttAnswer as RttAnswer
 from ping_llm.answer.stack import NETWORK, Answers, Stack
 from ping_llm.errors import UsageError
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
@@ -29,36 +32,8 @@ if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
 
-#: Names of methods besides the simple ones.
-STACK, RAW = "stack", "raw"
-
 #: Questions per chunk: answers are returned chunk by chunk.
 _CHUNK = 128
-
-
-@dataclass(frozen=True)
-class RttAnswer:
-    """The answer to an rtt question.
-
-    Attributes:
-      method: `stack`, `network`, `raw` or the name of a simple method.
-      calibrated: whether it was calibrated on held-out questions of the same kind.
-      rests_on: number of measurements used and what was trained on; empty for a raw answer.
-      context_given, context_used: measurements of the context, and those in the network's prompt.
-    """
-
-    question: Question
-    distribution: RttDistribution
-    method: str = RAW
-    calibrated: bool = False
-    rests_on: dict[str, Any] = field(default_factory=dict)
-    context_given: int = 0
-    context_used: int = 0
-    notes: tuple[str, ...] = ()
-
-    @property
-    def failure(self) -> float:
-        return self.distribution.failure
 
 
 def answers(
@@ -76,6 +51,9 @@ def answers(
     A question with a context is answered from it, the others from `data`. An answer of the stack has a note
     where a simple method was better in the run's report (`lost_to`, by test).
     """
+    asked_for = questions
+    if data is not None:
+        questions = _each_at_its_time(questions, data)
     uneven = [index for index, question in enumerate(questions) if _is_uneven(question)]
     even = [index for index in range(len(questions)) if index not in set(uneven)]
     with_own = [index for index in even if questions[index].context is not None]
@@ -88,11 +66,29 @@ def answers(
                 chosen, _answer(model, asked, stack, method, data, all_orders), strict=True
             ):
                 loss = _loss(answer, lost_to or {})
+                answer = replace(answer, question=asked_for[index])
                 yield index, answer if loss is None else replace(answer, notes=(*answer.notes, loss))
     for index in uneven:
         if model is None:
             raise UsageError("without a run, a prefix must end at a byte: /8, /16, /24 …")
         yield index, _uneven(model, questions[index], stack, method, data, all_orders)
+
+
+def _each_at_its_time(questions: Sequence[Question], data: Data) -> list[Question]:
+    """Questions about one prefix at several times bring contexts of their own.
+
+    A prefix is represented by the source that was measured last before the question: not the same at each.
+    """
+    times: dict[Any, set[int | None]] = {}
+    for question in questions:
+        if not question.src.is_whole and not _is_uneven(question) and question.context is None:
+            times.setdefault(question.src, set()).add(question.time)
+    return [
+        replace(question, context=data.past(question))
+        if question.context is None and not _is_uneven(question) and len(times.get(question.src, ())) > 1
+        else question
+        for question in questions
+    ]
 
 
 #: The test of a report for each kind of question.

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ping_llm.answer.address_tree import AddressTree, Completions
+from ping_llm.answer.address_tree import AddressTree
 from ping_llm.answer.context import Question, address_tokens
 from ping_llm.answer.distribution import RttDistribution, mix
+from ping_llm.answer.results import Inverse as Inverse
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix
 from ping_llm.tokens import vocab
@@ -27,19 +28,6 @@ if TYPE_CHECKING:
 
 #: Parts of equal probability into which an inverse search divides the RTT range.
 STRATA = 16
-
-
-@dataclass(frozen=True)
-class Inverse:
-    """Destinations within a range of RTTs.
-
-    Attributes:
-      completions: destinations with P(destination | source, RTT in the range).
-      probability: P(reply within the range | source), over all destinations.
-    """
-
-    completions: Completions
-    probability: float
 
 
 def nothing(version: int) -> Prefix:
@@ -119,9 +107,10 @@ def weighed(
     """
     best = found.completions.best
     asked = [replace(question, dst=one.address) for one in best]
+    stacked = model.rtt_many(asked)
     calibrated, bare = (
         np.array([(1 - a.failure) * float(a.distribution.between(low, high)) for a in answers])
-        for answers in (model.rtt_many(asked), model.rtt_many(asked, method="network"))
+        for answers in (stacked, model.rtt_many(asked, method="network"))
     )
     # A factor above 100 is noise of the network about very improbable results.
     shares = np.array([one.probability for one in best]) * np.clip(
@@ -130,11 +119,28 @@ def weighed(
     shares *= found.completions.covered / max(shares.sum(), 1e-300)
     order = np.argsort(-shares, kind="stable")
     listed = tuple(
-        replace(best[index], probability=float(shares[index]), in_range=float(calibrated[index]))
+        replace(
+            best[index],
+            probability=float(shares[index]),
+            in_range=float(calibrated[index]),
+            measured=stacked[index].rests_on["pair_measurements"],
+            observed=stacked[index].rests_on["pair_observed"],
+        )
         for index in order[:count]
     )
     bound = max(found.completions.bound, *(float(share) for share in shares[order[count:]]), 0.0)
     return replace(found, completions=replace(found.completions, best=listed, bound=bound))
+
+
+def with_chances(model: "Model", found: Inverse, question: Question, low: float, high: float) -> Inverse:
+    """The same list with the network's P(RTT in the range) of each destination: of a run without a stack."""
+    best = found.completions.best
+    answers = model.rtt_many([replace(question, dst=one.address) for one in best])
+    listed = tuple(
+        replace(one, in_range=(1 - answer.failure) * float(answer.distribution.between(low, high)))
+        for one, answer in zip(best, answers, strict=True)
+    )
+    return replace(found, completions=replace(found.completions, best=listed))
 
 
 def role_tokens(within: Prefix, field: Field) -> list[int]:

@@ -3,17 +3,18 @@
 import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ping_llm.answer.address_tree import Completions
-from ping_llm.answer.answering import RttAnswer
-from ping_llm.answer.complete import Consistency, Inverse
 from ping_llm.answer.distribution import RttDistribution, RttDistributions
-from ping_llm.answer.generate import Generated
+from ping_llm.answer.results import Completions, Inverse, RttAnswer
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.tables import counted, table
+
+if TYPE_CHECKING:
+    from ping_llm.answer.complete import Consistency
+    from ping_llm.answer.generate import Generated
 
 LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 #: The end of the year 9999.
@@ -144,7 +145,7 @@ def histogram(distribution: RttDistribution) -> str:
     )
 
 
-def consistency_values(gap: Consistency) -> dict[str, Any]:
+def consistency_values(gap: "Consistency") -> dict[str, Any]:
     return {
         "consistency": {
             "distance": gap.distance,
@@ -155,7 +156,7 @@ def consistency_values(gap: Consistency) -> dict[str, Any]:
     }
 
 
-def consistency_text(gap: Consistency) -> str:
+def consistency_text(gap: "Consistency") -> str:
     return (
         f"mixture over its addresses ({percent(gap.covered)} of the prefix): "
         f"median {ms(gap.mixture.median)}, no reply {percent(gap.mixture.failure)}; "
@@ -168,6 +169,11 @@ def completions_values(answer: Completions) -> dict[str, Any]:
         "completions": [
             {"address": str(one.address), "probability": one.probability}
             | ({} if one.in_range is None else {"in_range": one.in_range})
+            | (
+                {}
+                if one.measured is None
+                else {"pair_measurements": one.measured, "pair_observed": one.observed}
+            )
             for one in answer.best
         ],
         "covered": answer.covered,
@@ -193,7 +199,11 @@ def completions_text(
     for place, one in enumerate(answer.best):
         row = [str(one.address), f"{percent(one.probability):>7}", _bar(one.probability).rstrip()]
         if one.in_range is not None:
-            row.insert(1, f"{percent(one.in_range):>7}")
+            row[1:1] = [
+                f"{percent(one.in_range):>7}",
+                f"{one.measured:,}" if one.measured else "",
+                "" if one.observed is None else ms(one.observed["median"]),
+            ]
         if limits is not None:
             least = limits[place]
             row.append(
@@ -203,7 +213,8 @@ def completions_text(
     lines = [f"note: {note}" for note in answer.notes]
     if rows and answer.best[0].in_range is not None:
         # P(in range) of each destination first, then its share of the probability of the range.
-        header = ["destination", "P(in range)", "share of the range", *[""] * (len(rows[0]) - 3)]
+        header = ["destination", "P(in range)", "measured", "median", "share of the range"]
+        header += [""] * (len(rows[0]) - len(header))
         lines.append(table(rows, header))
     else:
         lines += [table(rows)] if rows else []
@@ -215,11 +226,11 @@ def completions_text(
     return "\n".join(lines)
 
 
-def generated_values(made: Generated) -> dict[str, Any]:
+def generated_values(made: "Generated") -> dict[str, Any]:
     return {"histories": _histories(made), "notes": list(made.notes)}
 
 
-def _histories(made: Generated) -> list[list[dict[str, Any]]]:
+def _histories(made: "Generated") -> list[list[dict[str, Any]]]:
     return [
         [
             {
@@ -234,7 +245,7 @@ def _histories(made: Generated) -> list[list[dict[str, Any]]]:
     ]
 
 
-def generated_text(made: Generated) -> str:
+def generated_text(made: "Generated") -> str:
     rows = [
         [
             number,

@@ -203,6 +203,29 @@ def encodings(
 
 
 @bench.command()
+def serve(
+    run: Path | None = typer.Argument(
+        None, help="Run to serve.  [default: random weights of 0.7 M parameters]"
+    ),
+    clients: int = typer.Option(64, min=1, help="Requests in progress of the closed loop."),
+    seconds: float = typer.Option(20.0, min=1.0, help="Length of each phase, s."),
+    soak: float = typer.Option(0.0, min=0.0, help="Length of a phase at 80 % of the capacity, minutes."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure a server under load: closed loop, repeated questions, twice its capacity."""
+    from ping_llm.bench.serve import ServeBench, measure
+    from ping_llm.extras import need
+    from ping_llm.tables import print_json, table
+
+    need("serve")
+    figures = measure(ServeBench(run, clients, seconds, soak))
+    if as_json:
+        print_json(figures)
+    else:
+        print(table([(name, value) for name, value in figures.items()]))
+
+
+@bench.command()
 def watch(
     run: Path | None = typer.Argument(None, help="Run.  [default: random weights of the config tiny]"),
     results: int = typer.Option(60_000, help="Results of the stream. The first half is not timed."),

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,8 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.files import PICTURES, write_bytes
 
 if TYPE_CHECKING:
-    from ping_llm.answer.answering import RttAnswer, SimpleModel
-    from ping_llm.answer.context import Context, Question
+    from ping_llm.answer.answering import SimpleModel
+    from ping_llm.answer.context import Context
     from ping_llm.answer.model import Model
 
 RUN = typer.Argument(help="Run, checkpoint or export.", show_default=False)
@@ -30,7 +30,7 @@ AT = typer.Option(
     None, "--at", help="Time: 2024-05-01T12:00:00Z, seconds since 1970, or now.  [default: unknown]"
 )
 CONTEXT = typer.Option(
-    None, "--context", help="File of earlier measurements of the source: .parquet, .csv or .jsonl."
+    None, "--context", help="File of earlier measurements of the source, in any format that `ingest` reads."
 )
 DATA = typer.Option(
     None,
@@ -53,6 +53,8 @@ PNG = typer.Option(None, "--png", help="Picture of the answer to write: .png, .s
 
 
 def register(app: typer.Typer) -> None:
+    from ping_llm.cli.rtt import rtt
+
     query = typer.Typer(help="Query a trained model.", no_args_is_help=True)
     app.add_typer(query, name="query")
     for command in (rtt, complete, inverse, score, generate):
@@ -87,82 +89,6 @@ def drawn(png: Path | None) -> Iterator[Path | None]:
             raise PingError(f"no picture was written: {png}: {error.strerror or error}") from error
 
 
-def rtt(
-    run: Path | None = OPTIONAL_RUN,
-    src: str | None = SRC,
-    dst: str | None = DST,
-    at: str | None = AT,
-    context: Path | None = CONTEXT,
-    data: Path | None = DATA,
-    no_data: bool = NO_DATA,
-    pairs: Path | None = typer.Option(
-        None,
-        "--pairs",
-        help="Table with src_addr, dst_addr and optionally event_time and rtt: one answer per row.",
-    ),
-    method: str = typer.Option(
-        "stack",
-        "--method",
-        help="Method: stack (network and simple methods, calibrated), network, or one of last, recent, "
-        "median, weighted, hour, neighbours, dmfsgd, vivaldi, prefixes, boosted …",
-    ),
-    raw: bool = typer.Option(
-        False, "--raw", help="Answer with the uncalibrated distribution of the network alone."
-    ),
-    below: float | None = typer.Option(None, "--below", help="Also print P(rtt < BELOW), BELOW in ms."),
-    all_orders: bool = typer.Option(
-        False, "--all-orders", help="With --raw: average over all orders of the fields."
-    ),
-    consistency: bool = typer.Option(
-        False,
-        "--consistency",
-        help="For a prefix: also print the mixture over its addresses and the distance between the two.",
-    ),
-    as_json: bool = JSON,
-    png: Path | None = PNG,
-) -> None:
-    """Predict the RTT distribution and the probability of no reply between two addresses."""
-    from ping_llm.answer import pictures, show
-    from ping_llm.answer.context import Question
-    from ping_llm.tables import print_json
-
-    if pairs is not None:
-        if src or dst or context:
-            raise UsageError("--pairs excludes --src, --dst and --context: the table has the addresses")
-        if below is not None or consistency:
-            raise UsageError("--pairs excludes --below and --consistency, which are for a single question")
-    elif src is None or dst is None:
-        raise UsageError("--src and --dst, or --pairs, must be given")
-    if run is None:
-        ask = simple_method(method, data).rtt_stream
-    else:
-        model = load(run, data, no_data)
-
-        def ask(questions: "Sequence[Question]") -> "Iterator[tuple[int, RttAnswer]]":
-            return model.rtt_stream(questions, raw=raw, method=method, all_orders=all_orders)
-
-    if pairs is not None:
-        _rtt_pairs(ask, pairs, as_json, png)
-        return
-    question = Question.of(src, dst, at, read_context(context))  # type: ignore[arg-type]
-    _, answer = next(iter(ask([question])))
-    gap = None
-    if consistency:
-        from ping_llm.answer.complete import prefix_consistency
-
-        if run is None:
-            raise UsageError("--consistency needs a run")
-        gap = prefix_consistency(model, answer.question)
-    if png is not None:
-        pictures.rtt_picture(answer, png, gap)
-    if as_json:
-        print_json(show.rtt_values(answer, below) | ({} if gap is None else show.consistency_values(gap)))
-    else:
-        print(show.rtt_text(answer, below))
-        if gap is not None:
-            print(show.consistency_text(gap))
-
-
 def simple_method(name: str, data: Path | None) -> "SimpleModel":
     """A simple method fitted to probe rows, with the interface of a run."""
     if data is None:
@@ -172,35 +98,6 @@ def simple_method(name: str, data: Path | None) -> "SimpleModel":
     from ping_llm.answer.answering import SimpleModel
 
     return SimpleModel(name, data)
-
-
-def _rtt_pairs(
-    ask: "Callable[[Sequence[Question]], Iterator[tuple[int, RttAnswer]]]",
-    path: Path,
-    as_json: bool,
-    png: Path | None,
-) -> None:
-    from ping_llm.answer import pictures, show
-    from ping_llm.answer.files import read_questions
-    from ping_llm.progress import Progress
-    from ping_llm.tables import print_json
-
-    questions, observed = read_questions(path)
-    answers: list[Any] = [None] * len(questions)
-    with Progress("questions", len(questions)) as progress:
-        for index, answer in ask(questions):
-            answers[index] = show.rtt_values(answer)
-            if observed is not None:
-                answers[index] |= show.observed_values(answer.distribution, float(observed[index]))
-            progress.advance()
-    if png is not None:
-        pictures.pairs_picture(answers, png)
-    if as_json:
-        # One object per line: a table of pairs may be long, and a program can read it line by line.
-        for values in answers:
-            print_json(values, indent=None)
-        return
-    print(show.pairs_text(answers))
 
 
 def complete(
@@ -278,8 +175,7 @@ def inverse(
 
     low, high = _range(rtt_range)
     model = load(run, data, no_data)
-    known = _known(model, src, within, at, context)
-    answer = model.inverse(src, low, high, at, known, within=within, count=top, bits=bits)
+    answer = model.inverse(src, low, high, at, read_context(context), within=within, count=top, bits=bits)
     limits = None
     if places is not None:
         from ping_llm.answer.files import Places
@@ -290,17 +186,18 @@ def inverse(
     if as_json:
         print_json(show.inverse_values(answer, limits, high))
     else:
-        print(f"P(a reply within {low:g} to {high:g} ms | {src}) = {100 * answer.probability:.1f} %")
         if answer.probability < 0.01:
             print(
-                "few destinations have such an RTT from this source; the list is conditional on one that has"
+                f"almost no destination of {src} answers within {low:g} to {high:g} ms; "
+                "the shares are of those that do"
             )
+        print(f"P(a reply within {low:g} to {high:g} ms | {src}) = {show.percent(answer.probability)}")
         print(show.completions_text(answer.completions, limits, high))
 
 
 def score(
     run: Path = RUN,
-    file: Path = typer.Argument(help="Measurements: .parquet, .csv, .jsonl, or a folder of Parquet files."),
+    file: Path = typer.Argument(help="Measurements: what `ingest` reads, or a folder that a command wrote."),
     anomalies: int | None = typer.Option(
         None, "--anomalies", help="Number of most unusual results to list, instead of all."
     ),
@@ -338,6 +235,7 @@ def generate(
     no_data: bool = NO_DATA,
     histories: int = typer.Option(1, "--histories", help="Number of independent histories."),
     measurements: int = typer.Option(10, "--measurements", help="New measurements per history."),
+    prefixes: bool = typer.Option(False, "--prefixes", help="Allow prefixes in place of whole addresses."),
     temperature: float = _TEMPERATURE,
     seed: int = _SEED,
     as_json: bool = JSON,
@@ -350,8 +248,9 @@ def generate(
     model = load(run, data, no_data)
     known = None if src is None else _known(model, src, None, at, context)
     made = model.generate(
-        src, at, known, histories=histories, measurements=measurements, temperature=temperature, seed=seed
-    )
+        src, at, known, histories=histories, measurements=measurements, temperature=temperature, seed=seed,
+        prefixes=prefixes,
+    )  # fmt: skip
     if png is not None:
         pictures.generated_picture(made, png)
     print_json(show.generated_values(made)) if as_json else print(show.generated_text(made))

@@ -15,6 +15,9 @@ def serve(
     run: Path = query.RUN,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
+    places: Path | None = typer.Option(
+        None, "--places", help="Table of prefix, latitude and longitude for the map: .csv or .parquet."
+    ),
     host: str = typer.Option(
         "127.0.0.1",
         "--host",
@@ -27,8 +30,14 @@ def serve(
     no_auth: bool = typer.Option(False, "--no-auth", help="Let everybody ask who can reach the address."),
     tls_cert: Path | None = typer.Option(None, "--tls-cert", help="Certificate chain (PEM), for HTTPS."),
     tls_key: Path | None = typer.Option(None, "--tls-key", help="Private key (PEM) of the certificate."),
+    workers: int = typer.Option(
+        1, "--workers", min=1, help="Processes that answer, each with a model and a queue of its own."
+    ),
     queue: int = typer.Option(1000, "--queue", help="Questions that may wait. One more is refused with 503."),
     wait: float = typer.Option(2.0, "--wait", help="Time that a question waits for others to join it, ms."),
+    longest_wait: float = typer.Option(
+        10.0, "--longest-wait", help="Expected waiting time beyond which a request is refused with 503, s."
+    ),
     drain: float = typer.Option(30.0, "--drain", help="Time for requests in progress after SIGTERM, s."),
     log_addresses: bool = typer.Option(
         False, "--log-addresses", help="Write the clients' addresses into the access log."
@@ -48,11 +57,14 @@ def serve(
         run=run,
         data=data,
         no_data=no_data,
+        places=places,
         host=host,
         port=port,
         token_file=token_file,
+        workers=workers,
         queue=queue,
         wait_ms=wait,
+        longest_wait=longest_wait,
         drain_seconds=drain,
         tls_cert=tls_cert,
         tls_key=tls_key,

@@ -1,5 +1,7 @@
 """What a server says of its model."""
 
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ping_llm import __version__
@@ -28,9 +30,57 @@ def describe(model: "Model", options: ServeOptions) -> dict[str, Any]:
         "calibration": None if stack is None else stack.as_dict(),
         "held_out": None if stack is None else stack.about.get("held_out"),
         "methods": [] if stack is None else list(stack.components),
+        "method_words": {} if stack is None else _words(stack.components),
         "lost_to": model.lost_to,
         "data": None if model.data is None else {"fingerprint": model.data.fingerprint},
+        "has_places": options.places is not None,
+        "report": _report(options),
         "card": _card(model, options),
+    }
+
+
+def _words(names: Sequence[str]) -> dict[str, str]:
+    from ping_llm.evaluate.verdict import METHODS
+
+    return {name: METHODS.get(name, name) for name in names}
+
+
+#: What the leaderboard shows: key in the report, and its title.
+_METRICS = {"medae_ms": "Median absolute error, ms", "crps_ms": "CRPS, ms", "bits": "Bits per result"}
+
+
+def _report(options: ServeOptions) -> dict[str, Any] | None:
+    """Leaderboard and calibration of the run's report, if it has one; less is better in the leaderboard."""
+    from ping_llm.evaluate import report, verdict
+
+    try:
+        result = report.read(options.run / "report")
+    except PingError:
+        return None
+    splits = result["splits"]
+    subject = verdict.subject_of(result)
+    return {
+        "summary": verdict.overall(verdict.verdicts(result)),
+        "subject": subject,
+        "metrics": _METRICS,
+        "tests": [
+            {
+                "name": name,
+                "title": verdict.title_of(name),
+                "questions": result["data"]["asked"].get(name, {}).get("questions"),
+                "methods": {
+                    method: {metric: values.get(metric) for metric in _METRICS}
+                    for method, values in methods.items()
+                },
+                # Share of the results below the quantiles of 5 %, 10 % …: calibrated, it is the level itself.
+                "calibration": {
+                    method: [round(share, 4) for share in itertools.accumulate(values["pit"])]
+                    for method, values in methods.items()
+                    if method in (subject, "network") and values.get("pit")
+                },
+            }
+            for name, methods in splits.items()
+        ],
     }
 
 

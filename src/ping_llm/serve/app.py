@@ -6,16 +6,26 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 
 from ping_llm import __version__
+from ping_llm.serve.docs_page import page
 from ping_llm.serve.endpoints import Endpoints
 from ping_llm.serve.metrics import Metrics
 from ping_llm.serve.model_thread import ModelThread
 from ping_llm.serve.options import LIMITS, ServeOptions
-from ping_llm.serve.page import page
 from ping_llm.serve.reading import JSON, NDJSON
 from ping_llm.serve.refusals import FAILED, ClientGone, Refused, refusal
-from ping_llm.serve.requests import Body, CompleteBody, InverseBody, RankBody, RttBody, ScoreBody
+from ping_llm.serve.requests import (
+    CompleteBody,
+    ContextText,
+    InverseBody,
+    RankBody,
+    RttBody,
+    ScoreBody,
+)
+from ping_llm.serve.site import add_page
+from ping_llm.serve.views import Views
 
 
 def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> FastAPI:
@@ -34,17 +44,24 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
         description="Calibrated distributions of Internet latency.",
     )  # fmt: skip
     app.state.at_start = []
-    endpoints = Endpoints(thread, options)
+    endpoints, views = Endpoints(thread, options), Views(thread, options)
     for path, method, kind in (
         ("/v1/rtt", endpoints.rtt, RttBody),
         ("/v1/rank", endpoints.rank, RankBody),
         ("/v1/inverse", endpoints.inverse, InverseBody),
         ("/v1/complete", endpoints.complete, CompleteBody),
         ("/v1/score", endpoints.score, ScoreBody),
+        ("/v1/context", views.context, ContextText),
     ):
         lists = kind in (RttBody, ScoreBody)
         app.post(path, openapi_extra=_described(kind, lists), summary=(kind.__doc__ or "").strip())(method)
-    app.get("/v1/series", summary="RTTs of a pair over time, and what was to be expected.")(endpoints.series)
+    app.get("/v1/series", summary="RTTs of a pair over time, what was to be expected, and a forecast.")(
+        views.series
+    )
+    app.get("/v1/map", summary="Expected RTTs from a source to the known destinations, with their places.")(
+        views.map
+    )
+    app.get("/v1/ends", summary="Known sources, or destinations, that start with a text.")(views.ends)
     app.get("/v1/model", summary="The model: card, calibration, what it was trained on.")(endpoints.model)
 
     @app.get("/healthz", summary="Whether the server runs.")
@@ -65,8 +82,8 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
     async def docs() -> Response:
         return Response(page(app.openapi()), media_type="text/html; charset=utf-8")
 
-    _describe_bodies(app)
-
+    app.state.page = add_page(app)
+    _describe_bodies(app)  # last: a further path would make FastAPI write the document anew
     _handle_errors(app)
     return app
 
@@ -109,7 +126,7 @@ def _refusal(request: Request, refused: Refused) -> Response:
     return Response(body, refused.status, headers, JSON)
 
 
-def _described(kind: type[Body], lists: bool) -> dict[str, Any]:
+def _described(kind: type[BaseModel], lists: bool) -> dict[str, Any]:
     """The request body of a path, for the OpenAPI document."""
     one = {"$ref": f"#/components/schemas/{kind.__name__}"}
     several = {"type": "array", "maxItems": LIMITS.items, "items": one}
@@ -123,7 +140,7 @@ def _describe_bodies(app: FastAPI) -> None:
     """Add the bodies to the OpenAPI document: the endpoints read them themselves, within the limits."""
     schema = app.openapi()
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-    for kind in (RttBody, RankBody, InverseBody, CompleteBody, ScoreBody):
+    for kind in (RttBody, RankBody, InverseBody, CompleteBody, ScoreBody, ContextText):
         made = kind.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas |= made.pop("$defs", {})
         schemas[kind.__name__] = made

@@ -2,23 +2,21 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import orjson
-from fastapi import Query, Request, Response
+from fastapi import Request, Response
 
 from ping_llm.answer import rank as ranking
 from ping_llm.answer import show
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.report import result_values, results
-from ping_llm.errors import UsageError
 from ping_llm.measurements.columns import Columns
 from ping_llm.serve import about
 from ping_llm.serve.model_thread import ModelThread
 from ping_llm.serve.ndjson import NdjsonStream
-from ping_llm.serve.options import LIMITS, ServeOptions
-from ping_llm.serve.reading import JSON, NDJSON, media_type, read_body, unless_gone
+from ping_llm.serve.options import ServeOptions
+from ping_llm.serve.reading import JSON, NDJSON, json_response, media_type, read_body, unless_gone
 from ping_llm.serve.refusals import Refused
 from ping_llm.serve.requests import (
     Body,
@@ -39,18 +37,13 @@ from ping_llm.serve.requests import (
 
 if TYPE_CHECKING:
     from ping_llm.answer.answering import RttAnswer
+    from ping_llm.answer.distribution import RttDistribution
     from ping_llm.answer.model import Model
 
 #: Lines of an NDJSON body that a score looks back on, besides the server's data.
 _LOOK_BACK = 10_000
 #: Seconds after which a stream asks for room in the queue again.
 _PAUSE = 0.05
-#: Levels of the band of a series.
-_BAND = (0.05, 0.5, 0.95)
-
-
-def _json(values: Any) -> Response:
-    return Response(orjson.dumps(values), media_type=JSON)
 
 
 class _Stream(Response):
@@ -74,11 +67,13 @@ class Endpoints:
         raw = await read_body(request, self._limits)
         is_list, bodies, questions = await _apart(raw, _rtt_questions)
         answers = await unless_gone(request, self._ask(bodies, questions))
-        return _json(answers if is_list else answers[0])
+        return json_response(answers if is_list else answers[0])
 
     def _ask(self, bodies: Sequence[RttBody], questions: Sequence[Question]) -> Awaitable[list[Any]]:
         def values(index: int, answer: "RttAnswer") -> dict[str, Any]:
-            return show.rtt_values(answer, bodies[index].below)
+            made = show.rtt_values(answer, bodies[index].below)
+            points = bodies[index].curve
+            return made if points is None else made | {"curve": curve(answer.distribution, points)}
 
         methods = list(dict.fromkeys(body.method for body in bodies))
         if len(methods) > 1:
@@ -158,7 +153,7 @@ class Endpoints:
             ).as_dict()  # fmt: skip
 
         asked = self._thread.ask(questions, lambda index, answer: answer, method=body.method, finish=finish)
-        return _json(await unless_gone(request, asked))
+        return json_response(await unless_gone(request, asked))
 
     async def inverse(self, request: Request) -> Response:
         body = await self._one(request, InverseBody)
@@ -171,7 +166,7 @@ class Endpoints:
             )  # fmt: skip
             return show.inverse_values(found, None, body.high)
 
-        return _json(await unless_gone(request, self._thread.call(find)))
+        return json_response(await unless_gone(request, self._thread.call(find)))
 
     async def complete(self, request: Request) -> Response:
         body = await self._one(request, CompleteBody)
@@ -192,7 +187,7 @@ class Endpoints:
             )  # fmt: skip
             return show.completions_values(found)
 
-        return _json(await unless_gone(request, self._thread.call(find)))
+        return json_response(await unless_gone(request, self._thread.call(find)))
 
     async def score(self, request: Request) -> Response:
         if media_type(request) == NDJSON:
@@ -200,44 +195,10 @@ class Endpoints:
             return _Stream(NdjsonStream(request.receive, lines.answer, self._limits))
         is_list, measured = await _apart(await read_body(request, self._limits), _score_columns)
         made = await unless_gone(request, self._thread.call(lambda model: _scores(model, measured, 0)))
-        return _json(made if is_list else made[0])
-
-    async def series(
-        self,
-        request: Request,
-        src: str = Query(max_length=LIMITS.text),
-        dst: str = Query(max_length=LIMITS.text),
-        begin: str | None = Query(None, alias="from", max_length=LIMITS.text),
-        end: str | None = Query(None, alias="to", max_length=LIMITS.text),
-        limit: int = Query(200, ge=1, le=LIMITS.items),
-    ) -> Response:
-        question = question_of(src, dst, None, None)
-        if not question.src.is_whole or question.dst is None or not question.dst.is_whole:
-            raise Refused(422, "a series is of two addresses, not of prefixes", "src")
-        low = 0 if begin is None else within("from", moment, begin)
-        high = None if end is None else within("to", moment, end)
-        find = self._thread.call(lambda model: _measured(model, question, low, high))
-        measured: Columns = await unless_gone(request, find)
-        newest = measured.take(slice(max(len(measured) - limit, 0), None))
-        rtt = newest.rtt.tolist()
-        asked = [Question(question.src, question.dst, time) for time in newest.time.tolist()]
-
-        def point(index: int, answer: "RttAnswer") -> dict[str, Any]:
-            time = answer.question.time
-            quantiles = answer.distribution.quantile(_BAND)
-            return {
-                "event_time": None if time is None else show.moment_text(time),
-                "rtt": rtt[index],
-                "failure": answer.failure,
-                "expected": {f"{one:g}": float(value) for one, value in zip(_BAND, quantiles, strict=True)},
-            }
-
-        points = await unless_gone(request, self._thread.ask(asked, point))
-        ends = {"src_addr": str(question.src), "dst_addr": str(question.dst)}
-        return _json(ends | {"measured": len(measured), "points": points})
+        return json_response(made if is_list else made[0])
 
     async def model(self) -> Response:
-        return _json(about.describe(self._thread.model, self._options))
+        return json_response(await asyncio.to_thread(about.describe, self._thread.model, self._options))
 
     async def _one[T: Body](self, request: Request, kind: type[T]) -> T:
         if media_type(request) == NDJSON:
@@ -321,6 +282,20 @@ def _scores(model: "Model", measured: Columns, first: int) -> list[dict[str, Any
     ]
 
 
+def curve(distribution: "RttDistribution", points: int | Literal["all"]) -> dict[str, Any]:
+    """Points (ms, share of the replies below), closer together in the tails; or all, which is exact."""
+    if points == "all":
+        return {
+            "ms": distribution.edges.tolist(),
+            "below": distribution.levels.tolist(),
+            "guess": distribution.guess,
+            "unresolved": distribution.unresolved,
+        }
+    tails = [0.001, 0.002, 0.005, 0.995, 0.998, 0.999]
+    levels = np.unique(np.concatenate([tails, np.linspace(0.0, 1.0, points)[1:-1]]))
+    return {"ms": distribution.quantile(levels).tolist(), "below": levels.tolist()}
+
+
 def _question(body: RttBody) -> Question:
     return question_of(body.src, body.dst, body.at, body.context)
 
@@ -335,15 +310,3 @@ def _known(model: "Model", question: Question) -> Context | None:
         return question.context
     found = model.data.context(question, max(model.config.max_length // 11, 4))
     return found if len(found) else None
-
-
-def _measured(model: "Model", question: Question, low: int, high: int | None) -> Columns:
-    """All measurements of a pair in the server's data within [low, high) µs, oldest first."""
-    if model.data is None:
-        raise UsageError("the server has no measurements: start it with --data ROWS")
-    assert question.dst is not None
-    every = model.data.history([question]).columns
-    chosen = (every.dst == np.frombuffer(question.dst.packed, np.uint8)).all(axis=1) & (every.time >= low)
-    if high is not None:
-        chosen &= every.time < high
-    return every.take(chosen).sorted_by_time()

@@ -55,6 +55,7 @@ class Guard:
 
     Args:
       paths: the paths that exist; others are counted and logged as one.
+      page: paths of the page, which needs no token: it asks for one.
       tokens: None: everybody may ask. Then only names of this machine may be in the Host header, so that no
         web page can reach the server by a name of its own (DNS rebinding).
       local: whether the server listens on a loopback address.
@@ -65,6 +66,7 @@ class Guard:
         app: App,
         *,
         paths: frozenset[str],
+        page: frozenset[str] = frozenset(),
         tokens: TokenFile | None,
         metrics: Metrics,
         limits: Limits,
@@ -73,6 +75,7 @@ class Guard:
         log_addresses: bool = False,
     ):
         self._app, self._paths, self._tokens, self._metrics = app, paths, tokens, metrics
+        self._page = page
         self._limits, self._log, self._log_addresses = limits, log, log_addresses
         self._local = local
 
@@ -86,10 +89,12 @@ class Guard:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = time.perf_counter()
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        wished = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = wished if _REQUEST_ID.fullmatch(wished) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         path = scope["path"] if scope["path"] in self._paths else "other"
+        if scope["path"] in self._page:
+            path = "/"
         status, name = 0, None
         body = _Body(receive, self._limits)
 
@@ -99,8 +104,10 @@ class Guard:
                 status = message["status"]
                 if status >= 400:
                     await body.discard()
-                more = [*_HEADERS, (b"x-request-id", request_id.encode())]
-                message["headers"] = [*message.get("headers", ()), *more]
+                given = list(message.get("headers", ()))
+                own = {header for header, _ in given}
+                more = [one for one in _HEADERS if one[0] not in own]
+                message["headers"] = [*given, *more, (b"x-request-id", request_id.encode())]
             await send(message)
 
         self._metrics.in_progress += 1
@@ -138,7 +145,7 @@ class Guard:
         Raises:
           Refused: the request is not to be answered.
         """
-        if path in OPEN:
+        if path in OPEN or (path == "/" and self._tokens is not None):
             return None
         if self._metrics.in_progress > self._limits.requests:
             self._metrics.rejected("too many requests")

@@ -49,20 +49,26 @@ class ServeOptions:
       run: a run, a checkpoint or an export.
       data: probe rows from which contexts are taken. None: those recorded in the run.
       no_data: whether to use no rows at all.
+      places: table of prefix, latitude and longitude, for the map.
       token_file: lines `name: token`; None: no token is needed.
+      workers: processes that answer, each with a model and a queue of its own.
       queue: questions that may wait; one more is refused with 503.
       wait_ms: how long a question waits for others to be answered with it.
+      longest_wait: seconds; a question that would have to wait longer is refused with 503.
       drain_seconds: how long requests in progress may take after SIGTERM.
     """
 
     run: Path
     data: Path | None = None
     no_data: bool = False
+    places: Path | None = None
     host: str = "127.0.0.1"
     port: int = 8000
     token_file: Path | None = None
+    workers: int = 1
     queue: int = 1000
     wait_ms: float = 2.0
+    longest_wait: float = 10.0
     drain_seconds: float = 30.0
     tls_cert: Path | None = None
     tls_key: Path | None = None

@@ -4,12 +4,17 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from fastapi import Request
+import orjson
+from fastapi import Request, Response
 
 from ping_llm.serve.options import Limits
 from ping_llm.serve.refusals import ClientGone, Refused
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
+
+
+def json_response(values: Any) -> Response:
+    return Response(orjson.dumps(values), media_type=JSON)
 
 
 def media_type(request: Request) -> str:

@@ -52,6 +52,9 @@ class RttBody(Body):
     context: ContextBody | None = None
     below: float | None = Field(None, description="ms: also give P(rtt < below)")
     method: str = Field("stack", description="stack, network, raw or a simple method of the run")
+    curve: Annotated[int, Field(ge=3, le=1000)] | Literal["all"] | None = Field(
+        None, description="also give the distribution as about this many points, or as all that it has"
+    )
 
 
 class RankBody(Body):
@@ -99,6 +102,14 @@ class ScoreBody(MeasurementBody):
     src_addr: str  # type: ignore[assignment]
 
 
+class ContextText(BaseModel):
+    """Read a context from a text: CSV, RIPE Atlas JSON, or the output of ping."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str = Field(max_length=LIMITS.body)
+
+
 def parse(raw: bytes) -> Any:
     """JSON of a body."""
     try:
@@ -118,7 +129,7 @@ def parse(raw: bytes) -> Any:
     raise Refused(400, f"the body must not be nested more than {LIMITS.nesting} levels deep")
 
 
-def body_of[T: Body](kind: type[T], values: Any) -> T:
+def body_of[T: BaseModel](kind: type[T], values: Any) -> T:
     """One object of a body, checked."""
     if not isinstance(values, dict):
         raise Refused(422, "must be a JSON object")

@@ -16,6 +16,7 @@ from ping_llm.simulate.latency import Latency, Truth
 from ping_llm.simulate.options import WORLD_VERSION, Stream, WorldOptions, stream_key, uniform
 from ping_llm.simulate.schedule import Schedule, make_schedule, survey
 from ping_llm.simulate.topology import (
+    PLACES,
     Ases,
     Hosts,
     Sites,
@@ -26,6 +27,8 @@ from ping_llm.simulate.topology import (
 )
 
 WORLD_FILE = "world.json"
+#: The place of each AS, as `query inverse --places` and `serve --places` read it.
+PLACES_FILE = "places.csv"
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,15 @@ class World:
         return cls.build(read_options(Path(folder)))
 
     def save(self, folder: Path) -> None:
-        """Write world.json: a version and the options, from which all else follows."""
+        """Write world.json: a version and the options, from which all else follows; and places.csv."""
         files.write_json(folder / WORLD_FILE, {"version": WORLD_VERSION, "options": self.options.to_json()})
+        lines = ["prefix,latitude,longitude"]
+        columns = (self.ases.ipv4_prefix, self.ases.ipv6_prefix, self.ases.place)
+        for short, long, place in zip(*(column.tolist() for column in columns), strict=True):
+            where = f"{PLACES[place].latitude},{PLACES[place].longitude}"
+            lines.append(f"{short >> 8}.{short & 255}.0.0/16,{where}")
+            lines.append(f"{long >> 16:x}:{long & 0xFFFF:x}::/32,{where}")
+        files.write_text(folder / PLACES_FILE, "\n".join(lines) + "\n")
 
     @property
     def probes(self) -> int:

@@ -1,0 +1,329 @@
+"""A model behind `ping-llm serve`, with the methods of a loaded one. It needs neither weights nor JAX."""
+
+import json
+import random
+import re
+import ssl
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from os import environ
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ping_llm.answer import rank as ranking
+from ping_llm.answer.context import Context, Question
+from ping_llm.answer.distribution import RttDistribution
+from ping_llm.answer.files import to_columns
+from ping_llm.answer.rank import Ranking
+from ping_llm.answer.results import RAW, STACK, Completion, Completions, Inverse, RttAnswer
+from ping_llm.answer.table import LEVELS, context_of_table, rtt_table
+from ping_llm.errors import PingError, UsageError
+from ping_llm.interchange import Table, is_table, to_arrow
+from ping_llm.measurements.addresses import Prefix, parse_prefix, unpack
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.schema import Measurement
+
+#: Holds the token, where no file does.
+TOKEN_VARIABLE = "PING_LLM_TOKEN"
+
+Address = str | Prefix
+Time = datetime | int | float | str
+Known = Context | Sequence[Measurement] | Table
+
+#: Questions of a request, and bytes: a server takes 1,000 and 4 MiB, and an answer has 80 kB.
+_TOGETHER, _BYTES = 64, 2 << 20
+#: Seconds before the first repetition; each later one waits twice as long, up to the longest.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+
+
+class Remote:
+    """A server's model. `ping_llm.connect` makes one; answers equal the model's own to the last digit.
+
+    Args:
+      url: address of the server, such as http://127.0.0.1:8000.
+      token_file: file with the token, alone or as a line `name: token`. None: the environment variable
+        PING_LLM_TOKEN, if it is set.
+      ca: certificates (PEM) that are trusted besides those of the system.
+      patience: seconds for which a server that is too busy (503) is asked again.
+      timeout: seconds that an answer may take.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token_file: str | Path | None = None,
+        ca: str | Path | None = None,
+        patience: float = 60.0,
+        timeout: float = 120.0,
+    ):
+        import httpx
+
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"the URL must start with http:// or https://, not {url!r}")
+        token = environ.get(TOKEN_VARIABLE, "") if token_file is None else _read_token(Path(token_file))
+        self.url, self._patience = url.rstrip("/"), patience
+        if not re.fullmatch(r"[\x21-\x7e]*", token):
+            raise UsageError("the token must be printable ASCII without spaces")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            verify = ssl.create_default_context()
+            if ca is not None:
+                verify.load_verify_locations(ca)
+            self._client = httpx.Client(
+                base_url=self.url, headers=headers, timeout=timeout, verify=verify, follow_redirects=False
+            )
+        except (OSError, ValueError, httpx.InvalidURL) as error:
+            raise UsageError(f"cannot use {url}: {error}") from None
+
+        local = self._client.base_url.host in ("localhost", "127.0.0.1", "::1")
+        #: Whether others on the way could read the token.
+        self.sends_token_in_the_clear = bool(token) and url.startswith("http://") and not local
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def about(self) -> dict[str, Any]:
+        """What the server says of its model: card, calibration, what it was trained on."""
+        values: dict[str, Any] = self._send("GET", "/v1/model").json()
+        return values
+
+    def rtt(
+        self,
+        src: Address | Table,
+        dst: Address | None = None,
+        at: Time | None = None,
+        context: Known | None = None,
+        *,
+        raw: bool = False,
+        method: str = STACK,
+        quantiles: Sequence[float] = LEVELS,
+    ) -> Any:
+        """P(rtt, failure | src, dst, time, context), as `Model.rtt`: of a pair, or of a table of pairs."""
+        if is_table(src):
+            return rtt_table(self, src, context, quantiles, raw=raw, method=method)  # type: ignore[arg-type]
+        if dst is None or not isinstance(src, str | Prefix):
+            raise UsageError("ask with a source and a destination, or with a table of src_addr and dst_addr")
+        return self.rtt_many([Question.of(src, dst, at, context)], raw=raw, method=method)[0]
+
+    def rtt_many(
+        self, questions: Sequence[Question], *, raw: bool = False, method: str = STACK
+    ) -> list[RttAnswer]:
+        """Many questions, answers in the same order."""
+        return [answer for _, answer in self.rtt_stream(questions, raw=raw, method=method)]
+
+    def rtt_stream(
+        self, questions: Sequence[Question], *, raw: bool = False, method: str = STACK
+    ) -> Iterator[tuple[int, RttAnswer]]:
+        """As `rtt_many`, as an iterator of (index, answer)."""
+        how = {"method": RAW if raw else method, "curve": "all"}
+        together: list[str] = []
+        size = first = 0
+        for question in questions:
+            body = json.dumps(_question_values(question) | how)
+            if together and (len(together) == _TOGETHER or size + len(body) > _BYTES):
+                yield from self._ask(questions, first, together)
+                first, together, size = first + len(together), [], 0
+            together.append(body)
+            size += len(body)
+        if together:
+            yield from self._ask(questions, first, together)
+
+    def _ask(
+        self, questions: Sequence[Question], first: int, bodies: list[str]
+    ) -> Iterator[tuple[int, RttAnswer]]:
+        answers = self._send("POST", "/v1/rtt", f"[{','.join(bodies)}]").json()
+        for index, values in enumerate(answers, first):
+            yield index, _answer(questions[index], values)
+
+    def rank(
+        self,
+        src: Address | Sequence[Address],
+        dst: Sequence[Address],
+        at: Time | None = None,
+        context: Known | None = None,
+        *,
+        objective_ms: float | None = None,
+        timeout_ms: float = ranking.TIMEOUT_MS,
+        group: ranking.Group = "mean",
+        method: str = STACK,
+    ) -> Ranking:
+        """Which destination is fastest for a source, or serves several best, as `Model.rank`."""
+        sources = [src] if isinstance(src, str | Prefix) else list(src)
+        asked = [Question.of(one, other, at, context) for one in sources for other in dst]
+        answers = self.rtt_many(asked, method=method)
+        by_source = [answers[start : start + len(dst)] for start in range(0, len(answers), len(dst) or 1)]
+        names = [str(other) for other in dst]
+        return ranking.rank(by_source, names, objective_ms=objective_ms, timeout_ms=timeout_ms, group=group)
+
+    def complete(
+        self,
+        src: Address | None = None,
+        dst: Address | None = None,
+        at: Time | None = None,
+        context: Known | None = None,
+        *,
+        field: str = "dst",
+        count: int = 10,
+        bits: int | None = None,
+        version: int | None = None,
+    ) -> Completions:
+        """The most probable completions of a partial address, as `Model.complete`."""
+        body = {
+            "src": _text(src), "dst": _text(dst), "field": field, "at": _moment(at), "bits": bits,
+            "context": _context_values(context), "top": count, "version": version,
+        }  # fmt: skip
+        return _completions(self._post("/v1/complete", body))
+
+    def inverse(
+        self,
+        src: Address,
+        low: float,
+        high: float,
+        at: Time | None = None,
+        context: Known | None = None,
+        *,
+        within: Address | None = None,
+        count: int = 10,
+        bits: int | None = None,
+    ) -> Inverse:
+        """Which destinations lie low <= RTT < high ms away from a source, as `Model.inverse`."""
+        body = {
+            "src": _text(src), "low": float(low), "high": float(high), "within": _text(within), "top": count,
+            "at": _moment(at), "context": _context_values(context), "bits": bits,
+        }  # fmt: skip
+        values = self._post("/v1/inverse", body)
+        return Inverse(_completions(values), values["probability"])
+
+    def score(self, measurements: Table | Columns) -> list[dict[str, Any]]:
+        """How unusual each result is: one object per measurement, as of `ping-llm query score --json`.
+
+        Args:
+          measurements: a table of `src_addr`, `dst_addr`, `rtt` and, where known, `event_time`.
+        """
+        if not isinstance(measurements, Columns):
+            needs = ("src_addr", "dst_addr", "rtt")
+            measurements = to_columns(to_arrow(measurements), "the table", needs=needs)
+        lines = "".join(f"{json.dumps(one)}\n" for one in _measurement_values(measurements))
+        response = self._send("POST", "/v1/score", lines, "application/x-ndjson")
+        scores = [json.loads(line) for line in response.text.splitlines()]
+        for one in scores:
+            if "error" in one:
+                raise PingError(f"{self.url}: line {one.get('line')}: {one['error']}")
+        return scores
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        given = {name: value for name, value in body.items() if value is not None}
+        return self._send("POST", path, json.dumps(given)).json()
+
+    def _send(self, method: str, path: str, body: str | None = None, kind: str = "application/json") -> Any:
+        """The response; a server that is too busy is asked again, as it wishes, while patience lasts."""
+        import httpx
+
+        end, pause = time.monotonic() + self._patience, _FIRST_PAUSE
+        headers = {} if body is None else {"Content-Type": kind}
+        while True:
+            try:
+                response = self._client.request(method, path, content=body, headers=headers)
+            except httpx.HTTPError as error:
+                raise PingError(f"{self.url} does not answer: {error or type(error).__name__}") from None
+            if response.status_code < 300:
+                return response
+            wished = response.headers.get("retry-after", "")
+            wait = max(pause, float(wished) if wished.isdecimal() else 0.0) * random.uniform(0.8, 1.2)
+            if response.status_code != 503 or time.monotonic() + wait > end:
+                raise self._error(response)
+            time.sleep(wait)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _error(self, response: Any) -> PingError:
+        try:
+            values = response.json()
+            why = str(values["error"]) + (f" ({values['field']})" if values.get("field") else "")
+        except (ValueError, KeyError, TypeError):
+            why = f"status {response.status_code}, and it is not a ping-llm server's answer"
+        if response.status_code == 401:
+            why += f"; {TOKEN_VARIABLE} or a token file gives one"
+        kind = UsageError if response.status_code in (400, 422) else PingError
+        return kind(f"{self.url}: {why}")
+
+
+def _read_token(path: Path) -> str:
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the token file {path}: {error}") from None
+    for line in lines:
+        if line and not line.startswith("#"):
+            named = re.fullmatch(r"[^:]+:\s*(\S+)", line)
+            return named[1] if named else line
+    raise UsageError(f"{path} has no token")
+
+
+def _text(address: Address | None) -> str | None:
+    return None if address is None else str(address)
+
+
+def _moment(at: Time | None) -> str | int | float | None:
+    return at.isoformat() if isinstance(at, datetime) else at
+
+
+def _iso(micros: int) -> str:
+    return str(np.datetime64(micros, "us")) + "Z"
+
+
+def _question_values(question: Question) -> dict[str, Any]:
+    if question.dst is None:
+        raise UsageError("an rtt question must have a destination")
+    values: dict[str, Any] = {"src": str(question.src), "dst": str(question.dst)}
+    if question.time is not None:
+        values["at"] = _iso(question.time)
+    if question.context is not None:
+        values["context"] = _measurement_values(question.context.columns())
+    return values
+
+
+def _context_values(known: Known | None) -> list[dict[str, Any]] | None:
+    if known is None:
+        return None
+    if not isinstance(known, Context):
+        known = context_of_table(known) if is_table(known) else Context.from_measurements(known)
+    return _measurement_values(known.columns())
+
+
+def _measurement_values(columns: Columns) -> list[dict[str, Any]]:
+    ends = zip(unpack(columns.src).to_pylist(), unpack(columns.dst).to_pylist(), strict=True)
+    return [
+        {"src_addr": src, "dst_addr": dst, "rtt": rtt} | ({} if time < 0 else {"event_time": _iso(time)})
+        for (src, dst), rtt, time in zip(ends, columns.rtt.tolist(), columns.time.tolist(), strict=True)
+    ]
+
+
+def _answer(question: Question, values: dict[str, Any]) -> RttAnswer:
+    curve = values["curve"]
+    distribution = RttDistribution(
+        np.array(curve["ms"]), np.array(curve["below"]), values["failure"], curve["guess"],
+        curve["unresolved"],
+    )  # fmt: skip
+    used = values["context"]
+    return RttAnswer(
+        question, distribution, values["method"], values["calibrated"], values["rests_on"], used["given"],
+        used["used"], tuple(values["notes"]),
+    )  # fmt: skip
+
+
+def _completions(values: dict[str, Any]) -> Completions:
+    best = tuple(
+        Completion(parse_prefix(one["address"]), one["probability"], one.get("in_range"))
+        for one in values["completions"]
+    )
+    return Completions(best, values["bound"], values["exact"], tuple(values["notes"]))

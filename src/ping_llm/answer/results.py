@@ -1,0 +1,89 @@
+"""What answers are made of: plain data, without the network that made it.
+
+A client of a server has them too, and imports no JAX.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ping_llm.answer.context import Question
+from ping_llm.answer.distribution import RttDistribution
+from ping_llm.measurements.addresses import Prefix
+
+#: Names of methods besides the simple ones.
+STACK, RAW = "stack", "raw"
+
+
+@dataclass(frozen=True)
+class RttAnswer:
+    """The answer to an rtt question.
+
+    Attributes:
+      method: `stack`, `network`, `raw` or the name of a simple method.
+      calibrated: whether it was calibrated on held-out questions of the same kind.
+      rests_on: number of measurements used and what was trained on; empty for a raw answer.
+      context_given, context_used: measurements of the context, and those in the network's prompt.
+    """
+
+    question: Question
+    distribution: RttDistribution
+    method: str = RAW
+    calibrated: bool = False
+    rests_on: dict[str, Any] = field(default_factory=dict)
+    context_given: int = 0
+    context_used: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def failure(self) -> float:
+        return self.distribution.failure
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A whole address or a prefix, and its probability.
+
+    For an inverse search, `in_range` is P(reply within the RTT range | source, this destination); of a run
+    that has a stack it is calibrated, `measured` is the number of earlier measurements of the pair, and
+    `observed` the median and range of their replies in ms.
+    """
+
+    address: Prefix
+    probability: float
+    in_range: float | None = None
+    measured: int | None = None
+    observed: dict[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Completions:
+    """Completions, the most probable first.
+
+    Attributes:
+      best: the answers.
+      bound: largest probability that an address outside the list can have.
+      exact: whether the list is certain to be the most probable; False if the search hit its limit.
+      notes: sentences about measurements that were left out of the context.
+    """
+
+    best: tuple[Completion, ...]
+    bound: float
+    exact: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def covered(self) -> float:
+        return sum(completion.probability for completion in self.best)
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """Destinations within a range of RTTs.
+
+    Attributes:
+      completions: destinations with P(destination | source, RTT in the range).
+      probability: P(reply within the range | source), over all destinations.
+    """
+
+    completions: Completions
+    probability: float

@@ -1,0 +1,156 @@
+"""`ping-llm query rtt`: the RTT between two addresses, from a run or from a server."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ping_llm.cli import query
+from ping_llm.errors import UsageError
+
+if TYPE_CHECKING:
+    from ping_llm.answer.context import Question
+    from ping_llm.answer.remote import Remote
+    from ping_llm.answer.results import RttAnswer
+
+URL = typer.Option(None, "--url", help="Server (`ping-llm serve`) to ask instead of a run: http://HOST:PORT.")
+TOKEN_FILE = typer.Option(
+    None, "--token-file", help="File with the token of the server.  [default: the variable PING_LLM_TOKEN]"
+)
+CA = typer.Option(None, "--ca", help="Certificates (PEM) to trust besides those of the system.")
+
+
+def rtt(
+    run: Path | None = query.OPTIONAL_RUN,
+    src: str | None = query.SRC,
+    dst: str | None = query.DST,
+    at: str | None = query.AT,
+    context: Path | None = query.CONTEXT,
+    data: Path | None = query.DATA,
+    no_data: bool = query.NO_DATA,
+    url: str | None = URL,
+    token_file: Path | None = TOKEN_FILE,
+    ca: Path | None = CA,
+    pairs: Path | None = typer.Option(
+        None,
+        "--pairs",
+        help="Table with src, dst and optionally time and rtt, in any format that `ingest` reads: one answer "
+        "per row.",
+    ),
+    method: str = typer.Option(
+        "stack",
+        "--method",
+        help="Method: stack (network and simple methods, calibrated), network, or one of last, recent, "
+        "median, weighted, hour, neighbours, dmfsgd, vivaldi, prefixes, boosted …",
+    ),
+    raw: bool = typer.Option(
+        False, "--raw", help="Answer with the uncalibrated distribution of the network alone."
+    ),
+    below: float | None = typer.Option(None, "--below", help="Also print P(rtt < BELOW), BELOW in ms."),
+    all_orders: bool = typer.Option(
+        False, "--all-orders", help="With --raw: average over all orders of the fields."
+    ),
+    consistency: bool = typer.Option(
+        False,
+        "--consistency",
+        help="For a prefix: also print the mixture over its addresses and the distance between the two.",
+    ),
+    as_json: bool = query.JSON,
+    png: Path | None = query.PNG,
+) -> None:
+    """Predict the RTT distribution and the probability of no reply between two addresses."""
+    from ping_llm.answer import show
+    from ping_llm.answer.context import Question
+    from ping_llm.tables import print_json
+
+    if pairs is not None:
+        if src or dst or context:
+            raise UsageError("--pairs excludes --src, --dst and --context: the table has the addresses")
+        if below is not None or consistency:
+            raise UsageError("--pairs excludes --below and --consistency, which are for a single question")
+    elif src is None or dst is None:
+        raise UsageError("--src and --dst, or --pairs, must be given")
+    if url is not None:
+        if run is not None or data is not None or no_data or all_orders or consistency:
+            raise UsageError(
+                "--url excludes RUN, --data, --no-data, --all-orders and --consistency: the server has a run"
+            )
+        remote = connect(url, token_file, ca)
+
+        def ask(questions: "Sequence[Question]") -> "Iterator[tuple[int, RttAnswer]]":
+            return remote.rtt_stream(questions, raw=raw, method=method)
+
+    elif token_file is not None or ca is not None:
+        raise UsageError("--token-file and --ca need --url")
+    elif run is None:
+        ask = query.simple_method(method, data).rtt_stream
+    else:
+        model = query.load(run, data, no_data)
+
+        def ask(questions: "Sequence[Question]") -> "Iterator[tuple[int, RttAnswer]]":
+            return model.rtt_stream(questions, raw=raw, method=method, all_orders=all_orders)
+
+    if pairs is not None:
+        _rtt_pairs(ask, pairs, as_json, png)
+        return
+    question = Question.of(src, dst, at, query.read_context(context))  # type: ignore[arg-type]
+    _, answer = next(iter(ask([question])))
+    gap = None
+    if consistency:
+        from ping_llm.answer.complete import prefix_consistency
+
+        if run is None:
+            raise UsageError("--consistency needs a run")
+        gap = prefix_consistency(model, answer.question)
+    if png is not None:
+        from ping_llm.answer import pictures
+
+        pictures.rtt_picture(answer, png, gap)
+    if as_json:
+        print_json(show.rtt_values(answer, below) | ({} if gap is None else show.consistency_values(gap)))
+    else:
+        print(show.rtt_text(answer, below))
+        if gap is not None:
+            print(show.consistency_text(gap))
+
+
+def connect(url: str, token_file: Path | None, ca: Path | None) -> "Remote":
+    """The server's model; a note where the token would be readable on its way."""
+    from ping_llm.answer.remote import Remote
+
+    remote = Remote(url, token_file=token_file, ca=ca)
+    if remote.sends_token_in_the_clear:
+        typer.echo("note: the token is not encrypted on its way: use https", err=True)
+    return remote
+
+
+def _rtt_pairs(
+    ask: "Callable[[Sequence[Question]], Iterator[tuple[int, RttAnswer]]]",
+    path: Path,
+    as_json: bool,
+    png: Path | None,
+) -> None:
+    from ping_llm.answer import show
+    from ping_llm.answer.files import read_questions
+    from ping_llm.progress import Progress
+    from ping_llm.tables import print_json
+
+    questions, observed = read_questions(path)
+    answers: list[Any] = [None] * len(questions)
+    with Progress("questions", len(questions)) as progress:
+        for index, answer in ask(questions):
+            answers[index] = show.rtt_values(answer)
+            if observed is not None:
+                answers[index] |= show.observed_values(answer.distribution, float(observed[index]))
+            progress.advance()
+    if png is not None:
+        from ping_llm.answer import pictures
+
+        pictures.pairs_picture(answers, png)
+    if as_json:
+        # One object per line: a table of pairs may be long, and a program can read it line by line.
+        for values in answers:
+            print_json(values, indent=None)
+        return
+    print(show.pairs_text(answers))

@@ -1,0 +1,116 @@
+"""Sources and destinations of the server's data: what the page completes, and what the map shows."""
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ping_llm.answer.show import moment_text
+from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix, is_ipv4, unpack
+from ping_llm.measurements.ids import hashed
+from ping_llm.rows.store import RowStore
+
+#: Rows are read until they have this many measurements, for the destinations: 2 s. Rows are in the order of
+#: a hash of their source, so the first ones are a fair sample.
+_MOST_MEASUREMENTS = 2_000_000
+#: Ends that are kept of each kind, the most measured ones.
+_MOST_ENDS = 100_000
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Addresses, the most measured first.
+
+    Attributes:
+      packed: uint8 [n, 16].
+      counts: int64 [n], measurements.
+      texts: the same addresses as text.
+    """
+
+    packed: np.ndarray
+    counts: np.ndarray
+    texts: list[str]
+
+    @classmethod
+    def of(cls, packed: np.ndarray, counts: np.ndarray) -> "Ends":
+        """The distinct addresses, with the sums of their counts."""
+        _, first, inverse = np.unique(hashed(packed), return_index=True, return_inverse=True)
+        sums = np.bincount(inverse, weights=counts, minlength=len(first)).astype(np.int64)
+        order = np.argsort(-sums, kind="stable")[:_MOST_ENDS]
+        chosen = packed[first[order]]
+        return cls(chosen, sums[order], unpack(chosen).to_pylist())
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def starting(self, text: str, version: int | None, limit: int) -> list[dict[str, Any]]:
+        """Those whose text starts with `text`, then those that contain it."""
+        ipv4 = is_ipv4(self.packed) if version is not None else None
+        begins: list[int] = []
+        contains: list[int] = []
+        for place, one in enumerate(self.texts):
+            if ipv4 is not None and ipv4[place] != (version == 4):
+                continue
+            if one.startswith(text):
+                begins.append(place)
+                if len(begins) == limit:
+                    break
+            elif len(contains) < limit and text in one:
+                contains.append(place)
+        return [
+            {"address": self.texts[place], "measurements": int(self.counts[place])}
+            for place in [*begins, *contains][:limit]
+        ]
+
+
+class KnownEnds:
+    """The ends of probe rows. Safe to use from several threads; not from the event loop, because it reads."""
+
+    def __init__(self, rows: Path):
+        self._store = RowStore(rows)
+        index = self._store.index
+        self.sources = Ends.of(np.asarray(index.src), np.asarray(index.counts))
+        self.first_time = int(index.first_time.min()) if len(index) else None
+        self.last_time = int(index.last_time.max()) if len(index) else None
+        total = np.cumsum(np.asarray(index.counts, np.int64))
+        read = int(np.searchsorted(total, _MOST_MEASUREMENTS, side="right"))
+        #: Whether every destination is known.
+        self.complete = read >= len(index)
+        block = self._store.read(np.arange(min(max(read, 1), len(index))))
+        self.destinations = Ends.of(block.dst, np.ones(len(block.dst)))
+
+    def of_source(self, src: Prefix) -> Ends:
+        """The destinations of one source."""
+        rows = np.flatnonzero((self._store.index.src == np.frombuffer(src.packed, np.uint8)).all(axis=1))
+        dst = self._store.read(rows[-4:]).dst
+        return Ends.of(dst, np.ones(len(dst)))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "sources": len(self.sources),
+            "destinations": len(self.destinations),
+            "complete": self.complete,
+            "first_time": None if self.first_time is None else moment_text(self.first_time),
+            "last_time": None if self.last_time is None else moment_text(self.last_time),
+        }
+
+
+class EndsOfData:
+    """The ends of the data that the model uses now, read when first asked for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: tuple[str, KnownEnds] | None = None
+
+    def of(self, path: Path, fingerprint: str) -> KnownEnds:
+        with self._lock:
+            if self._known is None or self._known[0] != fingerprint:
+                self._known = (fingerprint, KnownEnds(path))
+            return self._known[1]
+
+
+def network_of(packed: bytes) -> Prefix:
+    """The /16 of an IPv4 address, the /32 of an IPv6 address: a row of the table by prefix."""
+    return Prefix.of(np.frombuffer(packed, np.uint8), 2 if packed[:12] == MAPPED_PREFIX else 4)

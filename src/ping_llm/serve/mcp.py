@@ -1,0 +1,121 @@
+"""Tools of the Model Context Protocol, over standard input and output: rtt, rank, anomalies."""
+
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+
+from ping_llm import __version__
+from ping_llm.answer import show
+from ping_llm.answer.context import Context
+from ping_llm.answer.files import to_columns
+from ping_llm.answer.remote import Remote
+from ping_llm.errors import PingError, UsageError
+from ping_llm.measurements.columns import Columns
+from ping_llm.serve import pasted
+from ping_llm.serve.refusals import Refused
+
+if TYPE_CHECKING:
+    from ping_llm.answer.model import Model
+
+_INSTRUCTIONS = """
+ping-llm predicts Internet latency (ping RTT) between IP addresses as calibrated distributions.
+Addresses are IPv4 or IPv6; prefixes such as 203.0.113.0/24 are allowed, host names are not. Times are
+ISO 8601 (UTC). RTTs are in ms; an rtt of -1 is a lost packet. Measurements are given as a text: a table with
+dst_addr, rtt and optionally event_time and src_addr, RIPE Atlas ping results (JSON), or the output of ping.
+Earlier measurements of the source improve an answer more than anything else. Without any of the pair,
+`rests_on` says so, and the answer is wide."""
+
+
+def create(model: "Model | Remote") -> MCPServer:
+    """The server; `run()` answers until standard input ends."""
+    server = MCPServer("ping-llm", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING")
+    one_at_a_time = threading.Lock()
+
+    def tool(function: Callable[..., Any]) -> None:
+        @wraps(function)
+        def safe(**arguments: Any) -> Any:
+            try:
+                with one_at_a_time:
+                    return function(**arguments)
+            except (PingError, Refused) as error:
+                raise ToolError(str(error)) from None
+
+        hints = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+        server.tool(annotations=hints)(safe)
+
+    @tool
+    def rtt(
+        src: str,
+        dst: str,
+        at: str | None = None,
+        measurements: str | None = None,
+        below_ms: float | None = None,
+    ) -> dict[str, Any]:
+        """Distribution of the ping RTT from a source to a destination: quantiles in ms, P(no reply), and what
+        the answer rests on. `measurements`: earlier ones of the source. `below_ms` adds P(a faster reply).
+        """
+        return show.rtt_values(model.rtt(src, dst, at, _context(measurements, src)), below_ms)
+
+    @tool
+    def rank(
+        src: str,
+        candidates: list[str],
+        at: str | None = None,
+        measurements: str | None = None,
+        objective_ms: float | None = None,
+    ) -> dict[str, Any]:
+        """Which of several destinations is the fastest for a source: P(fastest), expected ms, regret; the
+        best first. `objective_ms` adds P(a reply within it).
+        """
+        known = _context(measurements, src)
+        return model.rank(src, candidates, at, known, objective_ms=objective_ms).as_dict()
+
+    @tool
+    def anomalies(measurements: str, src: str | None = None, count: int = 10) -> dict[str, Any]:
+        """The most unusual of some measurements, each compared with what was to be expected at its time:
+        bits, tail probability, expected quantiles. `src` is the source of those that name none.
+        """
+        if not 1 <= count <= 1000:
+            raise UsageError(f"count must be from 1 to 1,000, not {count}")
+        columns = _columns(measurements, src)
+        found = model.score(columns) if isinstance(model, Remote) else _scores(model, columns)
+        return {"measurements": len(columns), "unusual": sorted(found, key=lambda one: -one["bits"])[:count]}
+
+    return server
+
+
+def _scores(model: "Model", columns: Columns) -> list[dict[str, Any]]:
+    from ping_llm.answer.report import result_values, results
+
+    return [
+        result_values(columns, part, place)
+        for part in results(model, columns)
+        for place in range(len(part.row))
+    ]
+
+
+def _context(text: str | None, src: str) -> Context | None:
+    if text is None or not text.strip():
+        return None
+    columns = _columns(text, src)
+    return Context.of(columns.src, columns.dst, columns.time, columns.rtt)
+
+
+def _columns(text: str, src: str | None) -> Columns:
+    """The measurements of a text; `src` is the source of those that name none."""
+    found = pasted.read(text).measurements
+    if src is None and any(one["src_addr"] is None for one in found):
+        raise UsageError("src must be given where a measurement does not name its source")
+    table = pa.Table.from_pylist(
+        [one | {"src_addr": one["src_addr"] or src} for one in found],
+        pa.schema(
+            {"src_addr": pa.string(), "dst_addr": pa.string(), "event_time": pa.string(), "rtt": pa.float64()}
+        ),
+    )
+    return to_columns(table, "the measurements", needs=("src_addr", "dst_addr", "rtt"))

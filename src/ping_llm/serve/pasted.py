@@ -1,0 +1,252 @@
+"""Measurements in a text that somebody pasted: a table, RIPE Atlas results, or the output of `ping`.
+
+What cannot be read is counted and named, never guessed.
+"""
+
+import csv
+import ipaddress
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ping_llm.answer.context import as_microseconds
+from ping_llm.answer.show import moment_text
+from ping_llm.errors import UsageError
+from ping_llm.ingest import atlas
+from ping_llm.ingest.options import IngestOptions
+from ping_llm.ingest.tables import match_columns
+from ping_llm.measurements.addresses import pack_one, unpack_one
+from ping_llm.measurements.rules import ACCEPTED, REASONS, judge
+from ping_llm.measurements.schema import MAX_RTT_MS, NO_REPLY
+from ping_llm.serve.options import LIMITS
+from ping_llm.serve.refusals import Refused
+
+#: Sentences about what was left out; the rest is only counted.
+_REASONS = 5
+
+
+@dataclass
+class Pasted:
+    """What a text holds, in the form of a context."""
+
+    format: str
+    measurements: list[dict[str, Any]] = field(default_factory=list)
+    left_out: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    def leave_out(self, reason: str, count: int = 1) -> None:
+        self.left_out += count
+        if len(self.reasons) < _REASONS:
+            self.reasons.append(reason)
+
+    def as_dict(self) -> dict[str, Any]:
+        sources = Counter(one["src_addr"] for one in self.measurements if one["src_addr"])
+        return {
+            "format": self.format,
+            "measurements": self.measurements,
+            "sources": dict(sources.most_common(100)),
+            "left_out": self.left_out,
+            "reasons": self.reasons,
+        }
+
+
+def read(text: str) -> Pasted:
+    """Read a text, whatever of the three it is.
+
+    Raises:
+      Refused: it is none of them, or has too many measurements.
+    """
+    text = text.lstrip("\ufeff").strip()
+    if not text:
+        raise Refused(422, "the text is empty: paste a table, Atlas results or the output of ping", "text")
+    if text[0] in "[{":
+        pasted = _atlas(text)
+    elif re.search(r"^(PING|PING6|Pinging)\b", text, re.MULTILINE):
+        pasted = _ping(text)
+    else:
+        pasted = _table(text)
+    if not pasted.measurements:
+        why = pasted.reasons[0] if pasted.reasons else "it has no rows"
+        raise Refused(422, f"no measurement was found ({pasted.format}): {why}", "text")
+    if len(pasted.measurements) > LIMITS.context:
+        # The newest, as the answers would choose them.
+        pasted.leave_out(
+            f"a context may have {LIMITS.context:,} measurements", len(pasted.measurements) - LIMITS.context
+        )
+        pasted.measurements = pasted.measurements[-LIMITS.context :]
+    return pasted
+
+
+def _one(dst: str, rtt: float, src: str | None = None, time: int | None = None) -> dict[str, Any]:
+    return {
+        "src_addr": src,
+        "dst_addr": dst,
+        "event_time": None if time is None else moment_text(time),
+        "rtt": rtt,
+    }
+
+
+def _atlas(text: str) -> Pasted:
+    pasted = Pasted("atlas")
+    try:
+        values = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        values = []
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                values.append(orjson.loads(line))
+            except orjson.JSONDecodeError as error:
+                if line.strip():
+                    pasted.leave_out(f"line {number} is not JSON: {error}")
+    records = values if isinstance(values, list) else [values]
+    if records and isinstance(records[0], dict) and "dst_addr" in records[0] and "rtt" in records[0]:
+        return _objects(records, pasted)
+    columns = atlas.read_carefully([orjson.dumps(one) for one in records], IngestOptions()).columns
+    verdict = judge(columns)
+    for row, code in enumerate(verdict.tolist()):
+        if code == ACCEPTED:
+            ends = (unpack_one(side[row].tobytes()) for side in (columns.dst, columns.src))
+            dst, src = ends
+            pasted.measurements.append(_one(dst, float(columns.rtt[row]), src, int(columns.time_us[row])))
+        else:
+            known = code <= len(REASONS)
+            pasted.leave_out(f"result {row + 1}: {REASONS[code - 1].value if known else 'not a ping'}")
+    return pasted
+
+
+def _objects(records: list[Any], pasted: Pasted) -> Pasted:
+    """JSON with the names of the measurements table."""
+    pasted.format = "json"
+    names = ("dst_addr", "rtt", "src_addr", "event_time")
+    for number, record in enumerate(records, 1):
+        given = record if isinstance(record, dict) else {}
+        _add(pasted, f"object {number}", *(_text(given.get(name)) for name in names))
+    return pasted
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _table(text: str) -> Pasted:
+    pasted = Pasted("csv")
+    lines = text.splitlines()
+    delimiter = max(",\t;|", key=lines[0].count)
+    if not lines[0].count(delimiter):
+        lines, delimiter = [" ".join(line.split()) for line in lines], " "
+    try:
+        rows = list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error as error:
+        raise Refused(422, f"the table cannot be read: {error}", "text") from None
+    places = match_columns(rows[0])
+    first = 1
+    if not {"dst_addr", "rtt"} <= set(places):
+        if places or not _is_address(rows[0][0]):
+            raise Refused(
+                422,
+                "the text is neither Atlas JSON nor the output of ping, and as a table it needs the "
+                f"columns dst_addr and rtt: its first line is {lines[0][:100]!r}",
+                "text",
+            )
+        # Without a header: destination, rtt and perhaps a time.
+        places, first = {"dst_addr": 0, "rtt": 1, "event_time": 2}, 0
+    for number, row in enumerate(rows[first:], first + 1):
+        if row:
+            cells = {name: row[place].strip() for name, place in places.items() if place < len(row)}
+            _add(
+                pasted, f"line {number}", cells.get("dst_addr", ""), cells.get("rtt", ""),
+                cells.get("src_addr", ""), cells.get("event_time", ""),
+            )  # fmt: skip
+    return pasted
+
+
+def _add(pasted: Pasted, where: str, dst: str, rtt: str, src: str, time: str) -> None:
+    try:
+        for address in filter(None, (dst, src)):
+            pack_one(address)
+        value = float(rtt)
+        if not (0 <= value <= MAX_RTT_MS or value == NO_REPLY):
+            raise ValueError(f"rtt {rtt[:32]} must be -1 (no reply) or ms")
+        if not dst:
+            raise ValueError("dst_addr is missing")
+        moment = as_microseconds(time) if time else None
+    except (ValueError, OverflowError, UsageError) as error:
+        pasted.leave_out(f"{where}: {str(error)[:200]}")
+    else:
+        pasted.measurements.append(_one(dst, value, src or None, moment))
+
+
+_STAMP = re.compile(r"^\[(\d{1,11}(?:\.\d+)?)\]\s*")
+_REPLY = re.compile(r"\btime[=<]\s*(\d+(?:[.,]\d+)?)\s*ms", re.IGNORECASE)
+_LOST = re.compile(
+    r"no answer yet|request timeout|request timed out|unreachable|time to live exceeded|general failure", re.I
+)
+_SUMMARY = re.compile(
+    r"(\d{1,7}) packets transmitted, (\d{1,7}) |Sent = (\d{1,7}), Received = (\d{1,7})", re.IGNORECASE
+)
+_ADDRESS = re.compile(r"[0-9A-Fa-f:.]{3,}")
+
+
+def _ping(text: str) -> Pasted:
+    """Of Linux (with -D also the times), the BSDs and macOS, busybox and Windows; several runs in a row too.
+
+    Every reply is a measurement, and every packet without one.
+    """
+    pasted = Pasted("ping")
+    dst, src, listed = "", None, 0
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if re.match(r"(PING|PING6|Pinging)\b", line):
+            if dst:
+                _lose(pasted, dst, src, listed)
+            dst, src = _ends(line)
+            listed = 0
+            if not dst:
+                pasted.leave_out(f"line {number} names no address: {line[:80]}")
+        elif not dst:
+            continue
+        elif (reply := _REPLY.search(line)) and "DUP!" not in line:
+            stamp = _STAMP.match(line)
+            time = None if stamp is None else int(np.floor(float(stamp[1]) * 1e6))
+            pasted.measurements.append(_one(dst, float(reply[1].replace(",", ".")), src, time))
+        elif summary := _SUMMARY.search(line):
+            sent, received = (int(value) for value in summary.groups() if value is not None)
+            listed = min(max(sent - received, 0), LIMITS.context)
+            _lose(pasted, dst, src, listed)
+            dst, listed = "", 0
+        elif _LOST.search(line):
+            listed += 1
+    if dst:
+        _lose(pasted, dst, src, listed)
+    return pasted
+
+
+def _lose(pasted: Pasted, dst: str, src: str | None, count: int) -> None:
+    pasted.measurements += [_one(dst, NO_REPLY, src) for _ in range(count)]
+
+
+def _ends(header: str) -> tuple[str, str | None]:
+    """Destination and, where it is named, source of a run's first line."""
+    named = re.search(r"\bfrom\s+([0-9A-Fa-f:.]+)", header)
+    src = named[1].rstrip(":") if named else None
+    if "-->" in header:
+        before, _, header = header.partition("-->")
+        src = next((one for one in reversed(_ADDRESS.findall(before)) if _is_address(one)), None)
+    elif named:
+        header = header[: named.start()]
+    found = [one.rstrip(":") for one in _ADDRESS.findall(header)]
+    dst = next((one for one in reversed(found) if _is_address(one)), "")
+    # A private source is not what the other end saw.
+    return dst, src if src and _is_address(src) and ipaddress.ip_address(src).is_global else None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""The files of the page at `/`, read once: no path of a request is ever opened."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+
+#: Everything comes from this server; no script or style stands in the HTML.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_FOLDER = Path(__file__).parent / "page"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True)
+class _File:
+    content: bytes
+    kind: str
+    etag: str
+
+
+def _files() -> dict[str, _File]:
+    """Path of the URL → file."""
+    found = {}
+    for path in sorted(_FOLDER.rglob("*")):
+        if path.suffix in _TYPES and path.is_file():
+            content = path.read_bytes()
+            etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+            found[f"/page/{path.relative_to(_FOLDER).as_posix()}"] = _File(content, _TYPES[path.suffix], etag)
+    found["/"] = found.pop("/page/index.html")
+    return found
+
+
+def add_page(app: FastAPI) -> frozenset[str]:
+    """Add the page to an application; returns its paths."""
+    files = _files()
+
+    async def send(request: Request) -> Response:
+        file = files[request.url.path]
+        headers = {"etag": file.etag, "cache-control": "no-cache", "content-security-policy": POLICY}
+        if request.headers.get("if-none-match") == file.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, headers=headers, media_type=file.kind)
+
+    for path in files:
+        app.add_api_route(path, send, methods=["GET", "HEAD"], include_in_schema=False)
+    return frozenset(files)

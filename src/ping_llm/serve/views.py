@@ -1,0 +1,189 @@
+"""Endpoints that answer for a whole picture: known ends, pasted contexts, series, maps."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from fastapi import Query, Request, Response
+
+from ping_llm.answer import show
+from ping_llm.answer.context import Question
+from ping_llm.answer.files import Places
+from ping_llm.errors import UsageError
+from ping_llm.measurements.addresses import Prefix
+from ping_llm.measurements.columns import Columns
+from ping_llm.serve import pasted
+from ping_llm.serve.known_ends import EndsOfData, KnownEnds, network_of
+from ping_llm.serve.model_thread import ModelThread
+from ping_llm.serve.options import LIMITS, ServeOptions
+from ping_llm.serve.reading import JSON, json_response, media_type, read_body, unless_gone
+from ping_llm.serve.refusals import Refused
+from ping_llm.serve.requests import ContextText, body_of, moment, parse, question_of, within
+
+if TYPE_CHECKING:
+    from ping_llm.answer.answering import RttAnswer
+    from ping_llm.answer.model import Model
+
+#: Levels of the band of a series and of a map.
+_BAND = (0.05, 0.5, 0.95)
+#: Points of a forecast: one per half hour of a day.
+_FORECAST = 48
+
+
+class Views:
+    def __init__(self, thread: ModelThread, options: ServeOptions):
+        self._thread, self._limits = thread, options.limits
+        self._places = None if options.places is None else Places(options.places)
+        self._ends = EndsOfData()
+
+    async def context(self, request: Request) -> Response:
+        if media_type(request) != JSON:
+            raise Refused(415, f"this path takes one object as {JSON}")
+        raw = await read_body(request, self._limits)
+
+        def read() -> dict[str, Any]:
+            return pasted.read(body_of(ContextText, parse(raw)).text).as_dict()
+
+        return json_response(await asyncio.to_thread(read))
+
+    async def ends(
+        self,
+        field: Literal["src", "dst"] = "src",
+        starts: str = Query("", max_length=LIMITS.text),
+        src: str | None = Query(None, max_length=LIMITS.text, description="only destinations of this source"),
+        version: Literal["4", "6"] | None = None,
+        limit: int = Query(20, ge=1, le=LIMITS.items),
+    ) -> Response:
+        if self._thread.model.data is None:
+            return json_response({"ends": [], "known": None})
+        known = await asyncio.to_thread(self._known)
+
+        def find() -> dict[str, Any]:
+            of = known.sources if field == "src" else known.destinations
+            if field == "dst" and src is not None:
+                end = question_of(src, None, None, None).src
+                if not end.is_whole:
+                    raise Refused(422, "src must be an address, not a prefix", "src")
+                of = known.of_source(end)
+            wanted = None if version is None else int(version)
+            return {"ends": of.starting(starts.strip().lower(), wanted, limit), "known": known.as_dict()}
+
+        return json_response(await asyncio.to_thread(find))
+
+    def _known(self) -> KnownEnds:
+        data = self._thread.model.data
+        if data is None:
+            raise Refused(422, "the server has no measurements: start it with --data ROWS")
+        return self._ends.of(data.path, data.fingerprint)
+
+    async def series(
+        self,
+        request: Request,
+        src: str = Query(max_length=LIMITS.text),
+        dst: str = Query(max_length=LIMITS.text),
+        begin: str | None = Query(None, alias="from", max_length=LIMITS.text),
+        end: str | None = Query(None, alias="to", max_length=LIMITS.text),
+        limit: int = Query(200, ge=1, le=LIMITS.items),
+        forecast: int = Query(0, ge=0, le=168, description="hours after the newest measurement"),
+    ) -> Response:
+        question = question_of(src, dst, None, None)
+        if not question.src.is_whole or question.dst is None or not question.dst.is_whole:
+            raise Refused(422, "a series is of two addresses, not of prefixes", "src")
+        low = 0 if begin is None else within("from", moment, begin)
+        high = None if end is None else within("to", moment, end)
+        find = self._thread.call(lambda model: _measured(model, question, low, high))
+        measured: Columns = await unless_gone(request, find)
+        newest = measured.take(slice(max(len(measured) - limit, 0), None))
+        rtt = newest.rtt.tolist()
+        times = newest.time.tolist()
+        if forecast and times:
+            step = forecast * 3_600_000_000 // _FORECAST
+            times += [times[-1] + step * (place + 1) for place in range(_FORECAST)]
+        asked = [Question(question.src, question.dst, time) for time in times]
+
+        def point(index: int, answer: "RttAnswer") -> dict[str, Any]:
+            values = {"event_time": show.moment_text(times[index])} | _expected(answer)
+            if index < len(rtt):
+                result = rtt[index]
+                values |= {
+                    "rtt": result,
+                    "bits": answer.distribution.bits(result),
+                    "tail": answer.distribution.tail(result),
+                }
+            return values
+
+        points = await unless_gone(request, self._thread.ask(asked, point))
+        return json_response(
+            {
+                "src_addr": str(question.src),
+                "dst_addr": str(question.dst),
+                "measured": len(measured),
+                "points": points[: len(rtt)],
+                "forecast": points[len(rtt) :],
+            }
+        )
+
+    async def map(
+        self,
+        request: Request,
+        src: str = Query(max_length=LIMITS.text),
+        at: str | None = Query(None, max_length=LIMITS.text),
+        limit: int = Query(200, ge=1, le=LIMITS.items),
+    ) -> Response:
+        source = question_of(src, None, at, None)
+        found = await asyncio.to_thread(self._destinations, source.src.version, limit)
+        asked = [Question(source.src, one, source.time) for one, _ in found]
+
+        def point(index: int, answer: "RttAnswer") -> dict[str, Any]:
+            dst, count = found[index]
+            place = None if self._places is None else self._places.of(dst)
+            return {
+                "dst_addr": str(dst),
+                "network": str(network_of(dst.packed) if dst.is_whole else dst),
+                "latitude": None if place is None else place[0],
+                "longitude": None if place is None else place[1],
+                "measurements": count,
+                "kind": answer.rests_on.get("kind"),
+            } | _expected(answer)
+
+        points = await unless_gone(request, self._thread.ask(asked, point))
+        here = None if self._places is None else self._places.of(source.src)
+        return json_response(
+            {
+                "src_addr": str(source.src),
+                "event_time": None if source.time is None else show.moment_text(source.time),
+                "has_places": self._places is not None,
+                "latitude": None if here is None else here[0],
+                "longitude": None if here is None else here[1],
+                "destinations": points,
+            }
+        )
+
+    def _destinations(self, version: int, limit: int) -> Sequence[tuple[Prefix, int | None]]:
+        """The most measured destinations with their counts; without data, the prefixes of the places."""
+        if self._thread.model.data is None and self._places is not None:
+            return [(prefix, None) for prefix in self._places.prefixes if prefix.version == version][:limit]
+        of = self._known().destinations
+        found = of.starting("", version, limit)
+        return [(question_of(one["address"], None, None, None).src, one["measurements"]) for one in found]
+
+
+def _expected(answer: "RttAnswer") -> dict[str, Any]:
+    quantiles = answer.distribution.quantile(_BAND)
+    return {
+        "failure": answer.failure,
+        "expected": {f"{one:g}": float(value) for one, value in zip(_BAND, quantiles, strict=True)},
+    }
+
+
+def _measured(model: "Model", question: Question, low: int, high: int | None) -> Columns:
+    """All measurements of a pair in the server's data within [low, high) µs, oldest first."""
+    if model.data is None:
+        raise UsageError("the server has no measurements: start it with --data ROWS")
+    assert question.dst is not None
+    every = model.data.history([question]).columns
+    chosen = (every.dst == np.frombuffer(question.dst.packed, np.uint8)).all(axis=1) & (every.time >= low)
+    if high is not None:
+        chosen &= every.time < high
+    return every.take(chosen).sorted_by_time()

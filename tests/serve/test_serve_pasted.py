@@ -1,0 +1,143 @@
+"""Contexts that somebody pasted: tables, Atlas results and the output of ping."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ping_llm.serve import pasted
+from ping_llm.serve.options import LIMITS
+from ping_llm.serve.refusals import Refused
+
+LINUX = """PING example.com (198.51.100.7) 56(84) bytes of data.
+[1704067200.250000] 64 bytes from host.example.com (198.51.100.7): icmp_seq=1 ttl=55 time=12.5 ms
+[1704067201.250000] 64 bytes from host.example.com (198.51.100.7): icmp_seq=2 ttl=55 time=13.0 ms
+64 bytes from host.example.com (198.51.100.7): icmp_seq=2 ttl=55 time=13.9 ms (DUP!)
+[1704067203.1] no answer yet for icmp_seq=3
+
+--- example.com ping statistics ---
+4 packets transmitted, 2 received, +1 duplicates, 50% packet loss, time 3004ms
+rtt min/avg/max/mdev = 12.5/12.75/13.0/0.2 ms
+"""
+LINUX_IPV6 = """PING example.com(host.example.com (2001:db8::7)) from 2606:4700::1 eth0: 56 data bytes
+64 bytes from host.example.com (2001:db8::7): icmp_seq=1 ttl=57 time=0.431 ms
+"""
+MAC = """PING 198.51.100.7 (198.51.100.7): 56 data bytes
+64 bytes from 198.51.100.7: icmp_seq=0 ttl=57 time=4.017 ms
+Request timeout for icmp_seq 1
+"""
+WINDOWS = """Pinging example.com [198.51.100.7] with 32 bytes of data:
+Reply from 198.51.100.7: bytes=32 time=14ms TTL=55
+Reply from 198.51.100.7: bytes=32 time<1ms TTL=55
+Request timed out.
+
+Ping statistics for 198.51.100.7:
+    Packets: Sent = 3, Received = 2, Lost = 1 (33% loss),
+"""
+PING6 = """PING6(56=40+8+8 bytes) 2606:4700::1 --> 2001:db8::7
+16 bytes from 2001:db8::7, icmp_seq=0 hlim=57 time=5 ms
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "dst", "src", "rtts"),
+    [
+        (LINUX, "198.51.100.7", None, [12.5, 13.0, -1.0, -1.0]),
+        (LINUX_IPV6, "2001:db8::7", "2606:4700::1", [0.431]),
+        (MAC, "198.51.100.7", None, [4.017, -1.0]),
+        (WINDOWS, "198.51.100.7", None, [14.0, 1.0, -1.0]),
+        (PING6, "2001:db8::7", "2606:4700::1", [5.0]),
+    ],
+)
+def test_the_output_of_ping(text, dst, src, rtts):
+    made = pasted.read(text).as_dict()
+    assert made["format"] == "ping"
+    assert [one["rtt"] for one in made["measurements"]] == rtts
+    assert {one["dst_addr"] for one in made["measurements"]} == {dst}
+    assert {one["src_addr"] for one in made["measurements"]} == {src}
+
+
+def test_times_of_ping_and_two_runs_in_a_row():
+    made = pasted.read(LINUX + MAC).measurements
+    assert [one["event_time"] for one in made[:2]] == [
+        "2024-01-01T00:00:00.250000Z",
+        "2024-01-01T00:00:01.250000Z",
+    ]
+    assert len(made) == 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dst_addr,rtt,event_time\n198.51.100.7,12.5,2024-01-01T00:00:00Z\n198.51.100.9,-1,\n",
+        "time;target;latency ms\n2024-01-01T00:00:00Z;198.51.100.7;12.5\n;198.51.100.9;-1",
+        "198.51.100.7 12.5 2024-01-01T00:00:00Z\n198.51.100.9   -1",
+        '[{"dst_addr":"198.51.100.7","rtt":12.5,"event_time":1704067200},{"dst_addr":"198.51.100.9","rtt":-1}]',
+    ],
+)
+def test_tables_with_and_without_header(text):
+    made = pasted.read(text).measurements
+    assert [(one["dst_addr"], one["rtt"], one["event_time"]) for one in made] == [
+        ("198.51.100.7", 12.5, "2024-01-01T00:00:00Z"),
+        ("198.51.100.9", -1.0, None),
+    ]
+
+
+def atlas(**changed):
+    return {
+        "type": "ping", "af": 4, "timestamp": 1704067200, "from": "85.212.133.33", "src_addr": "10.0.0.2",
+        "dst_addr": "176.20.143.7", "sent": 2, "rcvd": 2, "msm_id": 1, "prb_id": 2, "size": 48,
+        "result": [{"rtt": 10.0}, {"rtt": 11.0}],
+    } | changed  # fmt: skip
+
+
+def test_atlas_results_by_the_rules_of_ingest():
+    several = [atlas(), atlas(type="dns"), atlas(dst_addr="nowhere")]
+    for text in (json.dumps(several), "\n".join(map(json.dumps, several))):
+        made = pasted.read(text).as_dict()
+        assert made["format"] == "atlas"
+        assert made["measurements"] == [
+            {
+                "src_addr": "85.212.133.33",
+                "dst_addr": "176.20.143.7",
+                "event_time": "2024-01-01T00:00:00Z",
+                "rtt": 10.5,
+            }
+        ]
+        assert made["left_out"] == 2
+        assert made["sources"] == {"85.212.133.33": 1}
+
+
+def test_what_is_left_out_is_counted_and_named():
+    made = pasted.read("dst_addr,rtt\n198.51.100.7,12\nnowhere,3\n198.51.100.7,-7\n198.51.100.7,soon")
+    assert len(made.measurements) == 1
+    assert made.left_out == 3
+    assert made.reasons[0].startswith("line 3: ")
+    long = pasted.read("dst_addr,rtt\n" + "198.51.100.7,1\n" * (LIMITS.context + 7))
+    assert (len(long.measurements), long.left_out) == (LIMITS.context, 7)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "a,b\n1,2", "{", "[1,2]", "PING nowhere\ntime=3 ms", "dst,rtt\nx,y"]
+)
+def test_what_holds_nothing_is_refused_in_a_sentence(text):
+    with pytest.raises(Refused) as raised:
+        pasted.read(text)
+    assert (raised.value.status, raised.value.path) == (422, "text")
+
+
+PIECES = [
+    "PING ", "(198.51.100.7)", "time=1 ms", "\n", ",", "dst,rtt", "[", "{", '"', "198.51.100.7", "1e999",
+    "-->", "\x00", "from ::1:",
+]  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=12).map("".join))
+def test_no_text_makes_it_fail(text):
+    try:
+        made = pasted.read(text)
+    except Refused:
+        return
+    assert made.measurements
