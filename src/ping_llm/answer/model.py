@@ -303,7 +303,7 @@ class Model:
         budget: int,
         candidates: Sequence[Question] | None = None,
         *,
-        by: Measure = "crps",
+        by: Measure = "bits",
         data: Data | str | Path | None = None,
     ) -> Plan:
         """Which pairs to measure next, so that questions can be answered with most certainty.
@@ -312,7 +312,7 @@ class Model:
           questions: pairs that answers are wanted about.
           budget: number of measurements.
           candidates: pairs that can be measured; by default those of the questions.
-          by: what to reduce: the expected CRPS in ms (`crps`) or the entropy (`bits`).
+          by: what to reduce: the entropy (`bits`), or the expected CRPS in ms (`crps`).
           data: probe rows with the sources' earlier measurements; by default the model's own.
         """
         rows = self.data if data is None else data if isinstance(data, Data) else Data(data)

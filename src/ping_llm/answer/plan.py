@@ -129,7 +129,7 @@ def plan(
     candidates: Sequence[Question],
     budget: int,
     *,
-    by: Measure = "crps",
+    by: Measure = "bits",
     data: Data | None = None,
 ) -> Plan:
     """The `budget` candidates whose results are expected to help the questions most.

@@ -305,3 +305,30 @@ def plan(
     print(f"{figures['pairs']:,} pairs, {figures['budget']:,} measurements")
     rows = [[name, *one.values()] for name, one in figures.items() if isinstance(one, dict)]
     print(table(rows, ["measured", "CRPS, ms", "bits"]))
+
+
+@bench.command()
+def rank(
+    data: Path = typer.Argument(help="Results: Atlas JSON, a table, or a folder of measurements."),
+    sources: int = typer.Option(300, help="Sources to ask about, at most."),
+    questions: int = typer.Option(200, help="Held-out questions per kind that weigh the methods."),
+    methods: str = typer.Option("all", help="Simple methods, separated by commas, or all."),
+    seed: int = typer.Option(0, help="Random seed."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure how often the chosen destination is the fastest of ten, by method."""
+    from ping_llm.bench.detection import read_stream
+    from ping_llm.bench.rank import measure
+    from ping_llm.tables import print_json, table
+
+    names = () if methods == "all" else tuple(name.strip() for name in methods.split(","))
+    figures = measure(read_stream(data), sources, questions, names, seed)
+    if as_json:
+        print_json(figures)
+        return
+    print(f"{figures['sources']:,} sources, ten destinations each, {figures['train']:,} measurements learned")
+    rows = [
+        [name, f"{one['fastest']:.0%}", one["regret_ms"], one["median_regret_ms"]]
+        for name, one in figures["methods"].items()
+    ]
+    print(table(rows, ["method", "chose the fastest", "regret, ms", "median regret, ms"]))

@@ -138,6 +138,7 @@ def matrix(
     simulator: bool = typer.Option(
         False, "--simulator", help="Also write OUT/simulator.json: quantiles of the RTT per pair."
     ),
+    html: bool = typer.Option(False, "--html", help="Also write OUT/matrix.html: a heat map to point at."),
     png: Path | None = typer.Option(None, "--png", help="Heat map of the medians: .png, .svg or .pdf."),
     as_json: bool = query.JSON,
 ) -> None:
@@ -158,6 +159,7 @@ def matrix(
         (csv, "matrix.csv", matrices.write_csv),
         (netem, "netem.sh", lambda table, path: matrices.write_netem(table, path, device)),
         (simulator, "simulator.json", matrices.write_simulator),
+        (html, "matrix.html", matrices.write_html),
     ):
         if wanted:
             write(table, out / name)
@@ -193,7 +195,7 @@ def plan(
     dst: str | None = typer.Option(None, "--dst", help="Destinations: every source × every destination."),
     at: str | None = query.AT,
     by: Literal["crps", "bits"] = typer.Option(
-        "crps", "--by", help="What to reduce: the expected CRPS in ms, or the entropy in bits."
+        "bits", "--by", help="What to reduce: the entropy in bits, or the expected CRPS in ms."
     ),
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
