@@ -28,7 +28,7 @@ class WatchOptions:
 
     false_alarms_per_day: float = 1.0
     refresh: int = 16
-    refresh_hours: float = 24.0
+    refresh_hours: float = 3.0
     least_ms: float = 2.0
     least_share: float = 0.05
     accept_hours: float = 24.0

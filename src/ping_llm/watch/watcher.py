@@ -256,7 +256,7 @@ class Watcher:
         expected: tuple[float, float, float],
     ) -> None:
         row = self.past.pairs.columns
-        if int(row["amount"][pair]) < LEAST_PAST:
+        if int(row["count"][pair]) <= LEAST_PAST:  # this result is among them
             return
         reference = Reference(*row["reference"][pair].tolist())
         group, tails, calibrated = group_of(int(row["amount"][pair])), None, None
