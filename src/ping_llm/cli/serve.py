@@ -33,6 +33,9 @@ def serve(
     queue: int = typer.Option(1000, "--queue", help="Questions that may wait. One more is refused with 503."),
     wait: float = typer.Option(2.0, "--wait", help="Time that a question waits for others to join it, ms."),
     drain: float = typer.Option(30.0, "--drain", help="Time for requests in progress after SIGTERM, s."),
+    reload: float = typer.Option(
+        10.0, "--reload", help="Time between two looks for a newer model in the run, s. 0: only on SIGHUP."
+    ),
     log_addresses: bool = typer.Option(
         False, "--log-addresses", help="Write the clients' addresses into the access log."
     ),
@@ -58,6 +61,7 @@ def serve(
         queue=queue,
         wait_ms=wait,
         drain_seconds=drain,
+        reload_seconds=reload,
         tls_cert=tls_cert,
         tls_key=tls_key,
         log_addresses=log_addresses,

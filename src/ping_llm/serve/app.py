@@ -68,6 +68,7 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
     app = FastAPI(
         title="ping-llm", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
         description="Calibrated distributions of Internet latency.", responses=_REFUSALS,
+        redirect_slashes=False,
     )  # fmt: skip
     app.state.at_start = []
     endpoints, views = Endpoints(thread, options), Views(thread, options)

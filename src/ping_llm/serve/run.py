@@ -1,6 +1,7 @@
 """`ping-llm serve`: listen, load, answer until a signal ends it.
 
-SIGTERM and SIGINT stop listening, answer what is in progress and end the process; SIGHUP loads the run again.
+SIGTERM and SIGINT stop listening, answer what is in progress and end the process. SIGHUP, and a newer model
+in the run, load the run again.
 """
 
 import asyncio
@@ -27,8 +28,8 @@ def check(options: ServeOptions, no_auth: bool) -> None:
         )
     if (options.tls_cert is None) != (options.tls_key is None):
         raise UsageError("--tls-cert and --tls-key must be given together")
-    if options.queue < 1 or options.wait_ms < 0 or options.drain_seconds < 0:
-        raise UsageError("--queue must be at least 1, --wait and --drain at least 0")
+    if options.queue < 1 or min(options.wait_ms, options.drain_seconds, options.reload_seconds) < 0:
+        raise UsageError("--queue must be at least 1, --wait, --drain and --reload at least 0")
     for path in (options.tls_cert, options.tls_key, options.places):
         if path is not None and not path.is_file():
             raise UsageError(f"{path} does not exist")
@@ -65,6 +66,8 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
     from ping_llm.serve.guard import Guard, Log
     from ping_llm.serve.metrics import Metrics
     from ping_llm.serve.model_thread import ModelThread
+    from ping_llm.serve.newer import reload_when_newer
+    from ping_llm.serve.protocol import protocol_class
     from ping_llm.serve.token_file import TokenFile
 
     tokens = None if options.token_file is None else TokenFile(options.token_file)
@@ -85,6 +88,9 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
     app.state.at_start.append(
         lambda: asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, thread.reload)
     )
+    if options.reload_seconds:
+        look = reload_when_newer(options.run, options.reload_seconds, thread.reload)
+        app.state.at_start.append(lambda: setattr(app.state, "look", asyncio.create_task(look)))
     guarded = Guard(
         app,
         paths=frozenset(app.openapi()["paths"]) | {"/docs", "/openapi.json"},
@@ -99,7 +105,7 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
     config = uvicorn.Config(
         guarded,
         loop="asyncio",
-        http="h11",
+        http=protocol_class(options.limits),
         ws="none",
         lifespan="on",
         log_config=None,
