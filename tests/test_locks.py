@@ -13,9 +13,18 @@ import pytest
 
 from ping_llm import locks
 from ping_llm.errors import PingError, UsageError
+from ping_llm.evaluate.inputs import EvaluateOptions
+from ping_llm.evaluate.run import evaluate
+from ping_llm.fit.options import FitOptions
+from ping_llm.fit.run import fit
 from ping_llm.ingest.run import ingest
 from ping_llm.locks import LOCK_FILE, only_writer
+from ping_llm.model import export
+from ping_llm.model.config import ModelConfig
+from ping_llm.model.random import random_tensors
 from ping_llm.rows.build import build
+from ping_llm.simulate import WorldOptions, simulate
+from ping_llm.splits.holdout import SplitOptions, write_held_out
 from ping_llm.splits.options import ShardOptions
 from ping_llm.splits.run import shard
 
@@ -56,7 +65,25 @@ COMMANDS = {
     "ingest --overwrite": lambda table, out: ingest([table], out, overwrite=True),
     "split": lambda table, out: shard([table], out, ShardOptions(shards=3)),
     "rows build": lambda table, out: build([table], out),
+    "simulate": lambda table, out: simulate(out, WorldOptions(measurements=50, probes=3, targets=2, days=1)),
+    "evaluate": lambda table, out: evaluate(world(out), out, EVALUATION),
+    "export": lambda table, out: export.export(model(out), out),
+    "fit": lambda table, out: fit([table], out, FitOptions(minutes=1)),
 }
+EVALUATION = EvaluateOptions(queries=20, replicates=10, baselines=("global",))
+#: What comes after the lock takes minutes; tests/train has the same of `train`.
+LONG = ("fit",)
+
+
+def world(out):
+    folder = out.with_name("world")
+    simulate(folder, WorldOptions(measurements=2000, probes=20, targets=8, days=2))
+    return folder
+
+
+def model(out):
+    config = ModelConfig(layers=1, width=16, heads=2, kv_heads=2, head_dim=8, mlp_width=16, max_length=64)
+    return export.write(config, random_tensors(config), {}, out.with_name("model"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -69,8 +96,42 @@ def test_a_second_writer_is_refused_and_changes_nothing(command, table, tmp_path
         ):
             COMMANDS[command](table, out)
         assert {path: path.read_bytes() for path in out.iterdir()} == before
-    COMMANDS[command](table, out)
-    assert not (out / LOCK_FILE).exists()
+    if command not in LONG:
+        COMMANDS[command](table, out)
+        assert not (out / LOCK_FILE).exists()
+
+
+def test_a_second_split_of_held_out_measurements_is_refused(tmp_path):
+    measured = [world(tmp_path / "out")]
+    with (
+        only_writer(tmp_path / ".out.part", "a test"),
+        pytest.raises(PingError, match=r"is being written by"),
+    ):
+        write_held_out(measured, tmp_path / "out", SplitOptions())
+    write_held_out(measured, tmp_path / "out", SplitOptions())
+    assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == ["out"]
+
+
+def test_parts_of_a_work_hold_its_folder_too(tmp_path):
+    with only_writer(tmp_path, "a fit", with_parts=True):
+        with only_writer(tmp_path, "a training"):
+            pass
+        assert (tmp_path / LOCK_FILE).exists()
+        refused = []
+
+        def try_it():
+            try:
+                with only_writer(tmp_path, "another"):
+                    pass
+            except PingError as error:
+                refused.append(str(error))
+
+        other = threading.Thread(target=try_it)
+        other.start()
+        other.join()
+        assert "(a fit, since" in refused[0]
+    with only_writer(tmp_path, "another"):
+        pass
 
 
 @pytest.mark.parametrize("command", ["ingest", "split", "rows build"])

@@ -47,7 +47,7 @@ def connect(
 ) -> "Remote":
     """Ask a server (`ping-llm serve`) with the methods of a loaded model; answers are equal.
 
-    Needs `ping-llm[client]`, and no JAX.
+    The base install suffices: no JAX is needed.
 
     Args:
       url: address of the server, such as http://127.0.0.1:8000.
@@ -109,7 +109,7 @@ def ingest(
 ) -> "IngestReport":
     """Write a validated table of measurements (Parquet) and account for every result.
 
-    Interrupted, the same call goes on where it was.
+    An interrupted call resumes when it is made again.
 
     Args:
       inputs: files, folders or patterns: results of RIPE Atlas, Parquet, CSV, JSON lines.
@@ -251,7 +251,7 @@ def fit(
 ) -> dict[str, Any]:
     """Ingest, split, train, calibrate and evaluate: afterwards `load(run)` answers questions.
 
-    Needs `ping-llm[train]`. Interrupted, the same call goes on where it was.
+    Needs `ping-llm[train]`. An interrupted call resumes when it is made again.
 
     Args:
       data: whatever `read` takes: at least 300 measurements.
@@ -302,7 +302,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a run and the simple methods on held-out measurements, and write a report.
 
-    Needs `ping-llm[query]`. Interrupted, the same call goes on where it was.
+    Needs `ping-llm[query]`. An interrupted call resumes when it is made again.
 
     Args:
       data: measurements (Parquet), or a folder with the parts train and test.

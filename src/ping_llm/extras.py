@@ -13,7 +13,6 @@ MODULES = {
     "onnx": ("onnx", "onnxruntime"),
     "evaluate": ("sklearn", "threadpoolctl"),
     "serve": ("fastapi", "uvicorn"),
-    "client": ("httpx",),
     "mcp": ("mcp",),
 }
 

@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -21,6 +22,9 @@ from ping_llm.errors import PingError, UsageError
 
 LOCK_FILE = ".lock"
 
+#: The folders that a thread holds for its parts as well.
+_HERE = threading.local()
+
 #: More than a holder's note can be.
 _NOTE_BYTES = 4096
 
@@ -29,21 +33,30 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def only_writer(out: Path, work: str) -> Iterator[None]:
+def only_writer(out: Path, work: str, *, with_parts: bool = False) -> Iterator[None]:
     """Hold the folder `out`, made if need be, while the block runs; a folder left empty is removed again.
 
     Args:
       work: what is done, for the message to others: "ingest".
+      with_parts: whether the block calls others that hold the same folder, in this thread, as parts of it.
 
     Raises:
       PingError: somebody else holds it (the text says who), or it cannot be written to.
       UsageError: it is not a folder.
     """
+    held: set[str] = _HERE.__dict__.setdefault("held", set())
+    place = os.path.realpath(out)
+    if place in held:
+        yield
+        return
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
     lock = _acquire(out, work)
+    if with_parts:
+        held.add(place)
     try:
         yield
     finally:
+        held.discard(place)
         # While it is still held: whoever opened it meanwhile sees that it is gone, and opens the next one.
         if _is_current(lock, out / LOCK_FILE):
             with suppress(OSError):

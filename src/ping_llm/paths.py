@@ -82,6 +82,14 @@ def _files_below(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
             yield path
 
 
+def holds_measurements(folder: Path, file: Path) -> bool:
+    """Whether a file of a folder that we wrote holds measurements, by its name."""
+    below = file.relative_to(folder).parts
+    hidden = any(part.startswith((".", "_")) for part in below)
+    rejected = "rejects" in (folder.name, *below[:-1])
+    return file.suffix == ".parquet" and not hidden and not rejected
+
+
 def utf8_name(name: str) -> str:
     """A file's name as text that can be written anywhere: bytes that are not UTF-8 become \\xNN."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

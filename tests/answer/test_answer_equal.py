@@ -11,10 +11,12 @@ from typer.testing import CliRunner
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.model import Model
 from ping_llm.answer.past import Data
+from ping_llm.answer.show import inverse_values, rtt_values
 from ping_llm.cli import app
 from ping_llm.cli import query as query_commands
 from ping_llm.evaluate.inputs import EvaluateOptions, evaluation_data
 from ping_llm.evaluate.run import evaluate_data
+from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.model import export
 from ping_llm.tokens.statement import whole
@@ -175,6 +177,58 @@ def test_raw_and_components_can_be_asked_alone(run, rows, world):
         assert answer.distribution.levels[-1] == 1.0
 
 
+@pytest.mark.parametrize("count", [1, 7, 30])
+def test_an_answer_follows_the_history_of_its_pair(count, run, rows, world):
+    """Also where the pair is far from whatever was trained on, and with or without a time."""
+    model = Model.load(run, data=rows)
+    known = world.visible.take(slice(0, 1))
+    end = int(world.visible.time.max())
+    past = Context.of(
+        known.src[0],
+        np.repeat(known.dst, count, axis=0),
+        end - np.arange(count)[::-1] * 240_000_000,
+        np.random.default_rng(count).uniform(455, 465, count),
+    )
+    for time in (None, end + 240_000_000):
+        question = Question(whole(known.src[0].tobytes()), whole(known.dst[0].tobytes()), time, past)
+        answer = dict(model.rtt_stream([question]))[0]
+        assert 450 < answer.distribution.median < 470
+        assert answer.rests_on["pair_measurements"] == count
+        seen = answer.rests_on["pair_observed"]
+        assert 455 <= seen["min"] <= seen["median"] <= seen["max"] <= 465
+
+
+def test_a_time_does_not_wreck_an_answer(run, world):
+    """Without any history, the error over many pairs is about the same with and without the time."""
+    model = Model.load(run, data=False)
+    test = world.test("later")
+    chosen = test.take(np.flatnonzero(test.replied)[:80])
+    errors = []
+    for timed in (False, True):
+        asked = [
+            Question(whole(src.tobytes()), whole(dst.tobytes()), int(time) if timed else None)
+            for src, dst, time in zip(chosen.src, chosen.dst, chosen.time, strict=True)
+        ]
+        found = dict(model.rtt_stream(asked))
+        medians = np.array([found[index].distribution.median for index in range(len(asked))])
+        errors.append(float(np.abs(medians - chosen.rtt).mean()))
+    assert errors[1] < 1.1 * errors[0]
+
+
+def test_a_prefix_at_several_times_is_answered_as_at_each_alone(run, rows, world):
+    model = Model.load(run, data=rows)
+    times = np.quantile(world.visible.time, [0.001, 0.003, 0.01, 1.0]).astype(np.int64)
+    one = int(np.argmax(world.visible.src[:, 0] > 0))  # IPv6: all sources share a first byte
+    src, dst = Prefix.of(world.visible.src[one], 1), Prefix.of(world.visible.dst[one])
+    asked = [Question(src, dst, int(time)) for time in times]
+    together = dict(model.rtt_stream(asked))
+    alone = [next(iter(model.rtt_stream([question])))[1] for question in asked]
+    assert len({answer.distribution.median for answer in alone}) > 1
+    for index, answer in enumerate(alone):
+        assert rtt_values(together[index]) == rtt_values(answer)
+        assert together[index].question == asked[index]
+
+
 def test_rows_that_are_gone_are_said_to_be_gone(run, rows, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
@@ -202,6 +256,14 @@ def test_inverse_weighs_candidates_by_calibrated_answers(run, rows, world):
         expected = model.rtt(src, one.address)
         inside = (1 - expected.failure) * float(expected.distribution.between(10, 120))
         assert one.in_range == pytest.approx(inside, abs=1e-12)
+    # What is known of a pair stands beside its probability.
+    dst = whole(asked.dst[0].tobytes())
+    near = model.inverse(src, 0, 500, within=Prefix.of(asked.dst[0], len(dst.known_bytes) - 1), count=256)
+    one = next(one for one in near.completions.best if one.address == dst)
+    expected = model.rtt(src, dst).rests_on
+    assert one.measured == expected["pair_measurements"] > 0
+    assert one.observed == expected["pair_observed"]
+    assert inverse_values(near, None, 500)["completions"][0].keys() >= {"in_range", "pair_observed"}
     raw = model.inverse(src, 10, 120, count=5, raw=True)
     assert all(one.in_range is None for one in raw.completions.best)
 

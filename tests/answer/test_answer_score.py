@@ -120,8 +120,22 @@ def test_generated_measurements_obey_the_grammar_and_the_seed(model):
         assert len(statements) == 3
         encode(statements, model.encoding)
         for one in statements:
-            if one.src and one.dst:
-                assert one.rtt is None or one.rtt == -1 or one.rtt >= 0
+            assert one.dst is not None
+            assert one.rtt == -1 or one.rtt >= 0
+
+
+def test_generated_measurements_keep_what_was_given(model):
+    """Of one source, with its IP version, and whole addresses unless prefixes are allowed."""
+    for src, version in (("192.0.2.1", 4), ("2001:db8::1", 6), (None, None)):
+        made = model.generate(src, histories=40, measurements=4, seed=4, temperature=1e6)
+        for statements in made.histories:
+            assert statements
+            sources = {one.src for one in statements[1:] if one.src is not None}
+            assert len(sources | {statements[0].src} - {None}) <= 1
+            assert all(one.dst.is_whole for one in statements)
+            assert src is None or {one.dst.version for one in statements} == {version}
+    made = model.generate("192.0.2.1", histories=40, measurements=4, seed=5, temperature=1e6, prefixes=True)
+    assert any(not one.dst.is_whole for statements in made.histories for one in statements)
 
 
 def test_a_history_is_continued_from_its_source(model):
@@ -196,7 +210,7 @@ def test_a_folder_of_ours_is_read_whole_and_without_its_notes(tmp_path):
     (tmp_path / "rejects" / "day.parquet").write_text("not measurements")
     assert len(read_columns(tmp_path)) == 6
     (tmp_path / "day.parquet").unlink()
-    with pytest.raises(PingError, match="no Parquet files"):
+    with pytest.raises(PingError, match="without files of measurements"):
         read_columns(tmp_path)
 
 
@@ -204,9 +218,9 @@ def test_tables_are_checked(tmp_path):
     columns = measurements(3)
     assert len(read_columns(write(tmp_path / "good.parquet", columns))) == 3
     bad = write(tmp_path / "bad.parquet", columns, rtt=[1.0, -2.0, 3.0])
-    with pytest.raises(PingError, match=r"bad.parquet, row 1: rtt -2.0"):
+    with pytest.raises(PingError, match=r"bad.parquet, row 2: rtt -2.0"):
         read_columns(bad)
-    with pytest.raises(PingError, match="row 2: dst_addr nonsense"):
+    with pytest.raises(PingError, match="row 3: dst_addr nonsense"):
         read_columns(write(tmp_path / "b.parquet", columns, dst_addr=["192.0.2.1", "192.0.2.1", "nonsense"]))
     with pytest.raises(PingError, match="not of the same IP version"):
         read_columns(write(tmp_path / "c.parquet", columns, dst_addr=["192.0.2.1", "::1", "192.0.2.1"]))

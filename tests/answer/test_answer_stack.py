@@ -16,8 +16,9 @@ from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import FLOOR_MS, GRID, blurred, capped, shifts
 from ping_llm.answer.methods.boosted import Trees
 from ping_llm.answer.methods.registry import BASELINES, kept_classes, make
-from ping_llm.answer.questions import AMOUNTS, NAMES, UNSEEN_NETWORK, Evidence, evidence
+from ping_llm.answer.questions import AMOUNTS, CELLS, NAMES, UNSEEN_NETWORK, Evidence, evidence
 from ping_llm.answer.stack import Stack, recalibrated
+from ping_llm.answer.stacking import point_methods
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements.columns import NO_TIME, Columns
 from ping_llm.measurements.history import History
@@ -28,6 +29,7 @@ from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.write import simulate
 from ping_llm.splits.holdout import SplitOptions, split
 from ping_llm.splits.novelty import Novelty
+from ping_llm.splits.questions import questions_of
 
 OPTIONS = SplitOptions(0.8, 0.15, 0.2, 0.2, 2)
 
@@ -434,3 +436,39 @@ def test_a_simple_method_is_asked_like_a_run(data, tmp_path):
         np.testing.assert_allclose(answer.distribution.median, plain.median[index], rtol=1e-12)
     with pytest.raises(UsageError, match="there is no method 'oracle'"):
         SimpleModel("oracle", tmp_path / "rows")
+
+
+def _points_of(ends: int, theirs: float, other_half: float | None = None) -> tuple[str, ...]:
+    """The choice where our numbers are off by 10 ms and those of the second component by so much."""
+    count = 40 * ends
+    own = held(np.full(count, Novelty.NEW_SOURCE), np.zeros(count, int), np.arange(count) % ends, 2)
+    off = np.full(count, theirs)
+    off[own.ends % 2 == 1] = theirs if other_half is None else other_half
+    own = replace(own, points=np.stack([own.rtt + 30.0, own.rtt - off], axis=1))
+    weights = np.full((CELLS, 2), 0.5)
+    return point_methods(own, np.full(count, 10.0), ("prefixes", "vivaldi"), weights)
+
+
+def test_a_component_gives_the_single_number_where_it_is_clearly_nearer():
+    cells = slice(Novelty.NEW_SOURCE * AMOUNTS, (Novelty.NEW_SOURCE + 1) * AMOUNTS)
+    assert _points_of(20, 6.0)[cells] == ("vivaldi",) * AMOUNTS
+    assert set(_points_of(20, 6.0)[: Novelty.NEW_SOURCE * AMOUNTS]) == {""}
+    for ends, theirs, other_half in ((20, 9.8, None), (20, 12.0, None), (20, 2.0, 11.0), (5, 6.0, None)):
+        assert set(_points_of(ends, theirs, other_half)) == {""}, (ends, theirs, other_half)
+
+
+def test_the_single_number_of_a_component_stays_inside_the_interval(stack, data):
+    test = questions_of(split(data, OPTIONS), 60, 1)[0]
+    queries = test.queries()
+    plain = stack.answer(None, queries, test.context)
+    for name in stack.components:
+        chosen = replace(stack, point_methods=(name,) * CELLS).answer(None, queries, test.context)
+        low, high = chosen.distributions.quantile([0.05, 0.95]).T
+        own = stack.methods[name].predict(queries, test.context).point
+        expected = np.clip(own, low, high)
+        weighted = stack.weights[chosen.evidence.cell, stack.components.index(name)] > 0
+        point = np.where(weighted, expected, plain.distributions.point)
+        np.testing.assert_array_equal(chosen.distributions.point, point)
+        np.testing.assert_array_equal(chosen.distributions.levels, plain.distributions.levels)
+    with pytest.raises(ValueError, match="component that does not exist"):
+        replace(stack, point_methods=("nothing",) * CELLS).check()

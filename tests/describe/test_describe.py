@@ -1,6 +1,7 @@
 """Figures against a plain count in Python, on tables, splits and raw input."""
 
 import base64
+import gzip
 import json
 import re
 import statistics
@@ -165,6 +166,17 @@ def test_raw_input_goes_through_ingest(tmp_path):
             look([str(tmp_path / "nothing.jsonl")])
         with pytest.raises(UsageError, match="does not exist"):
             look([str(tmp_path / "nowhere")])
+
+
+def test_a_damaged_file_is_described_and_said(tmp_path):
+    text = b"time,src,dst,rtt\n" + b"".join(b"%d,100.0.0.1,192.0.2.1,10\n" % n for n in range(5_000))
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text)[:-5_000])
+    done = subprocess.run(
+        [*PROGRAM, "describe", str(tmp_path / "a.csv.gz"), "--json"], capture_output=True, check=False
+    )
+    assert 0 < json.loads(done.stdout)["rows"] < 5_000
+    assert b"ends early" in done.stderr
+    assert done.returncode == 1
 
 
 def test_bare_columns_and_a_single_failure_are_enough(tmp_path):

@@ -1,8 +1,12 @@
 """A full queue, clients that go away, a new model under load, and the end of a server."""
 
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -97,3 +101,53 @@ def test_sigterm_answers_what_is_in_progress(tmp_path, run):
         assert len(answer.result().json()) == 200
         assert server.process.wait(timeout=60) == 0
         client.close()
+
+
+def test_a_request_that_would_wait_too_long_is_refused(tmp_path, run):
+    with serving(tmp_path, run, "--longest-wait", "0") as server, ThreadPoolExecutor(1) as pool:
+        client = httpx.Client(base_url=server.url, timeout=120)
+        answer = pool.submit(client.post, "/v1/rtt", json=LONG)
+        until(lambda: server.metric("queue_questions") > 1)
+        refused = server.post("/v1/rtt", QUESTION)
+        assert refused.status_code == 503  # a thousand questions may wait, but none for more than 0 s
+        assert refused.headers["retry-after"]
+        assert len(answer.result().json()) == len(LONG)
+        assert server.post("/v1/rtt", QUESTION).status_code == 200
+        client.close()
+
+
+def test_several_workers_answer_and_one_that_dies_is_replaced(tmp_path, run):
+    def children(server: Server) -> set[int]:
+        pid = server.process.pid
+        return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+    with serving(tmp_path, run, "--workers", "2") as server:
+        assert "with 2 workers" in server.said.read_text()
+        first = server.post("/v1/rtt", QUESTION).json()
+        before = children(server)
+        assert len(before) == 2
+        os.kill(min(before), signal.SIGKILL)
+        until(lambda: len(children(server) - before) == 1 and len(children(server)) == 2)
+
+        def asked() -> bool:
+            """A new connection each time: it goes to either worker."""
+            with httpx.Client(base_url=server.url, timeout=120) as client:
+                return client.post("/v1/rtt", json=QUESTION).json() == first
+
+        until(asked)
+        assert all(asked() for _ in range(6))
+        left = children(server)
+        assert server.end() == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in left)
+
+
+def test_workers_that_cannot_load_end_with_the_sentence(tmp_path):
+    (tmp_path / "nothing").mkdir()
+    program = "from ping_llm.cli import main; main()"
+    words = ["serve", str(tmp_path / "nothing"), "--workers", "2", "--port", "0"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert str(tmp_path / "nothing") in done.stderr
+    assert "a worker ended before it could answer" in done.stderr

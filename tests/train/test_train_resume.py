@@ -1,5 +1,6 @@
 """Crash and resume: whatever happens in between, the losses are those of the undisturbed run, to the bit."""
 
+import fcntl
 import os
 import random
 import shutil
@@ -88,8 +89,10 @@ def test_a_finished_run_says_so(copied, rows):
 def test_one_training_a_folder(copied, rows):
     from ping_llm.errors import PingError
 
-    with runs.only_one(copied), pytest.raises(PingError, match="is being trained already"):
-        train("tiny", SMALL, run=copied, rows=rows)
+    with (copied / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(PingError, match="is being written by"):
+            train("tiny", SMALL, run=copied, rows=rows)
 
 
 def test_other_data_is_refused(copied, few_rows):

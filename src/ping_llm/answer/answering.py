@@ -51,6 +51,9 @@ def answers(
     A question with a context is answered from it, the others from `data`. An answer of the stack has a note
     where a simple method was better in the run's report (`lost_to`, by test).
     """
+    asked_for = questions
+    if data is not None:
+        questions = _each_at_its_time(questions, data)
     uneven = [index for index, question in enumerate(questions) if _is_uneven(question)]
     even = [index for index in range(len(questions)) if index not in set(uneven)]
     with_own = [index for index in even if questions[index].context is not None]
@@ -63,11 +66,29 @@ def answers(
                 chosen, _answer(model, asked, stack, method, data, all_orders), strict=True
             ):
                 loss = _loss(answer, lost_to or {})
+                answer = replace(answer, question=asked_for[index])
                 yield index, answer if loss is None else replace(answer, notes=(*answer.notes, loss))
     for index in uneven:
         if model is None:
             raise UsageError("without a run, a prefix must end at a byte: /8, /16, /24 …")
         yield index, _uneven(model, questions[index], stack, method, data, all_orders)
+
+
+def _each_at_its_time(questions: Sequence[Question], data: Data) -> list[Question]:
+    """Questions about one prefix at several times bring contexts of their own.
+
+    A prefix is represented by the source that was measured last before the question: not the same at each.
+    """
+    times: dict[Any, set[int | None]] = {}
+    for question in questions:
+        if not question.src.is_whole and not _is_uneven(question) and question.context is None:
+            times.setdefault(question.src, set()).add(question.time)
+    return [
+        replace(question, context=data.past(question))
+        if question.context is None and not _is_uneven(question) and len(times.get(question.src, ())) > 1
+        else question
+        for question in questions
+    ]
 
 
 #: The test of a report for each kind of question.

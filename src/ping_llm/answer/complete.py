@@ -107,9 +107,10 @@ def weighed(
     """
     best = found.completions.best
     asked = [replace(question, dst=one.address) for one in best]
+    stacked = model.rtt_many(asked)
     calibrated, bare = (
         np.array([(1 - a.failure) * float(a.distribution.between(low, high)) for a in answers])
-        for answers in (model.rtt_many(asked), model.rtt_many(asked, method="network"))
+        for answers in (stacked, model.rtt_many(asked, method="network"))
     )
     # A factor above 100 is noise of the network about very improbable results.
     shares = np.array([one.probability for one in best]) * np.clip(
@@ -118,11 +119,28 @@ def weighed(
     shares *= found.completions.covered / max(shares.sum(), 1e-300)
     order = np.argsort(-shares, kind="stable")
     listed = tuple(
-        replace(best[index], probability=float(shares[index]), in_range=float(calibrated[index]))
+        replace(
+            best[index],
+            probability=float(shares[index]),
+            in_range=float(calibrated[index]),
+            measured=stacked[index].rests_on["pair_measurements"],
+            observed=stacked[index].rests_on["pair_observed"],
+        )
         for index in order[:count]
     )
     bound = max(found.completions.bound, *(float(share) for share in shares[order[count:]]), 0.0)
     return replace(found, completions=replace(found.completions, best=listed, bound=bound))
+
+
+def with_chances(model: "Model", found: Inverse, question: Question, low: float, high: float) -> Inverse:
+    """The same list with the network's P(RTT in the range) of each destination: of a run without a stack."""
+    best = found.completions.best
+    answers = model.rtt_many([replace(question, dst=one.address) for one in best])
+    listed = tuple(
+        replace(one, in_range=(1 - answer.failure) * float(answer.distribution.between(low, high)))
+        for one, answer in zip(best, answers, strict=True)
+    )
+    return replace(found, completions=replace(found.completions, best=listed))
 
 
 def role_tokens(within: Prefix, field: Field) -> list[int]:

@@ -221,7 +221,7 @@ def as_microseconds(at: datetime | int | float | str) -> int:
     seconds = microseconds_of(at) / _MICROSECONDS if isinstance(at, datetime) else at
     if not 0 <= seconds < _LAST_SECOND:  # nan and infinities are not within either
         raise UsageError(
-            f"the time must be within {MIN_TIME:%Y} to {END_TIME:%Y}, not {seconds:.0f} s since 1970"
+            f"the time must be within {MIN_TIME:%Y} to {END_TIME:%Y}, not {seconds} s since 1970"
         )
     return microseconds_of(at) if isinstance(at, datetime) else math.floor(at * _MICROSECONDS + 0.5)
 

@@ -3,7 +3,8 @@
 Locations serve one check of an inverse search: no RTT can be shorter than light needs in fibre.
 """
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,148 +16,183 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements import addresses
 from ping_llm.measurements.addresses import Prefix, parse_prefix
 from ping_llm.measurements.columns import Columns
-from ping_llm.measurements.schema import END_TIME_US, NO_REPLY
+from ping_llm.measurements.schema import END_TIME_US, MAX_RTT_MS, NO_REPLY
+from ping_llm.rows.manifest import MANIFEST_FILE
 
-_FORMATS = ".parquet, .csv, .jsonl or .ndjson"
-
-
-def read_table(path: Path) -> pa.Table:
-    return pa.Table.from_batches(batches) if (batches := list(read_batches(path))) else pa.table({})
+#: Where a row of a table is, for messages.
+Place = Callable[[int], str]
 
 
-def read_batches(path: Path, rows: int = 65_536) -> Iterator[pa.RecordBatch]:
-    """Stream a Parquet, CSV or JSON-lines file (or a folder of Parquet files)."""
-    from pyarrow import csv, dataset, json
+class Given:
+    """The rows of whatever `ingest` reads, or of probe rows, in parts: each a table and its places."""
 
-    from ping_llm.measurements.parquet import measurement_files  # imports DuckDB
+    def __init__(self, path: Path, needs: Sequence[str]):
+        self._path, self._needs = path, needs
 
-    if not path.exists():
-        raise UsageError(f"{path} does not exist")
-    try:
-        if path.suffix == ".csv":
-            yield from csv.open_csv(path)
-        elif path.suffix in (".jsonl", ".ndjson"):
-            yield from json.read_json(path).to_batches(max_chunksize=rows)
-        elif path.suffix == ".parquet" or path.is_dir():
-            yield from dataset.dataset(measurement_files([path]), format="parquet").to_batches(
-                batch_size=rows
-            )
-        else:
-            raise UsageError(f"{path}: the name of a table must end in {_FORMATS}")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise PingError(f"{path} is not a table: {str(error).splitlines()[0]}") from None
+    def __iter__(self) -> Iterator[tuple[pa.Table | pa.RecordBatch, Place]]:
+        if (self._path / MANIFEST_FILE).exists():
+            from ping_llm.answer.past import Data
+
+            yield Data(self._path).columns().to_arrow(), _place(str(self._path))
+            return
+        from ping_llm.ingest.given import GivenFiles
+
+        files = GivenFiles(self._path, self._needs)
+        for rows in files:
+            if rows.table.num_rows:
+                yield rows.table, rows.place
+        if files.note:
+            print(f"note: {files.note}", file=sys.stderr)
+        if not files.rows:
+            raise PingError(f"{self._path} has no measurements")
 
 
-def to_columns(
-    table: pa.Table | pa.RecordBatch, origin: Path | str, *, needs: tuple[str, ...], first: int = 0
+def read_columns(
+    path: Path, *, needs: tuple[str, ...] = ("src_addr", "dst_addr", "rtt"), limit: int | None = None
 ) -> Columns:
+    """The measurements of a file or folder, the first `limit` of them, in its order."""
+    parts: list[Columns] = []
+    left = limit
+    for table, place in Given(path, needs):
+        if left is not None:
+            table = table.slice(0, left)
+            left -= table.num_rows
+        parts.append(to_columns(table, place, needs=needs))
+        if left == 0:
+            break
+    return Columns.concatenate(parts)
+
+
+def to_columns(table: pa.Table | pa.RecordBatch, origin: Place | str, *, needs: tuple[str, ...]) -> Columns:
     """Check and convert. `needs` names the required columns; the others may be missing or null.
 
     An unknown time is -1, an unknown rtt NaN.
     """
-    names = table.schema.names
-    for name in needs:
-        if name not in names:
-            raise PingError(f"{origin} has no column {name}: it has {', '.join(names) or 'none'}")
+    given = _by_our_names(table, origin, needs)
+    place = _place(origin)
     count = table.num_rows
 
     def packed(name: str) -> np.ndarray:
-        if name not in names:
+        if name not in given:
             return np.zeros((count, 16), np.uint8)
-        values, valid = addresses.pack(_array(table, name).cast(pa.string()))
+        values, valid = addresses.pack(given[name].cast(pa.string()))
         if not valid.all():
             row = int(np.flatnonzero(~valid)[0])
-            raise PingError(f"{origin}, row {first + row}: {name} {table[name][row]} is not an IP address")
+            raise PingError(f"{place(row)}: {name} {given[name][row]} is not an IP address")
         return values
 
     src, dst = packed("src_addr"), packed("dst_addr")
     mixed = (
         addresses.is_ipv4(src) != addresses.is_ipv4(dst)
-        if {"src_addr", "dst_addr"} <= set(names)
+        if {"src_addr", "dst_addr"} <= set(given)
         else src[:, 0] < 0
     )
     if mixed.any():
         row = int(np.flatnonzero(mixed)[0])
         raise PingError(
-            f"{origin}, row {first + row}: {table['src_addr'][row]} and {table['dst_addr'][row]} "
+            f"{place(row)}: {given['src_addr'][row]} and {given['dst_addr'][row]} "
             "are not of the same IP version"
         )
-    time = np.full(count, -1, np.int64)
-    if "event_time" in names:
-        time = _microseconds(_array(table, "event_time"), origin)
-        bad = (time < -1) | (time >= END_TIME_US)
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            raise PingError(
-                f"{origin}, row {first + row}: event_time {table['event_time'][row]} is outside 1970 to 2100"
-            )
-    rtt = np.full(count, np.nan)
-    if "rtt" in names:
-        rtt = _array(table, "rtt").cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
-        bad = ~((rtt >= 0) & np.isfinite(rtt) | (rtt == NO_REPLY))
-        if "rtt" in needs and bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            value = table["rtt"][row]
-            raise PingError(f"{origin}, row {first + row}: rtt {value} must be -1 (no reply) or ms")
-    return Columns(time, src, dst, rtt)
+    return Columns(_times(given, place, count), src, dst, _rtts(given, place, count, "rtt" in needs))
 
 
-def read_columns(path: Path, *, needs: tuple[str, ...] = ("src_addr", "dst_addr", "rtt")) -> Columns:
-    return to_columns(read_table(path), path, needs=needs)
+def _place(origin: Place | str) -> Place:
+    return (lambda row: f"{origin}, row {row}") if isinstance(origin, str) else origin
 
 
-def _array(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
-    column = table[name]
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+def _by_our_names(
+    table: pa.Table | pa.RecordBatch, origin: Place | str, needs: Sequence[str]
+) -> dict[str, pa.Array]:
+    """The columns that we know, by our names, under whatever name `ingest` would know them by."""
+    from ping_llm.ingest.tables import match_columns
+
+    names = table.schema.names
+    found = {name: table[place] for name, place in match_columns(names).items()}
+    for name in needs:
+        if name not in found:
+            where = origin if isinstance(origin, str) else origin(0)
+            raise PingError(f"{where} has no column {name}: it has {', '.join(names) or 'none'}")
+    return {
+        name: column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        for name, column in found.items()
+    }
 
 
-def _microseconds(array: pa.Array, origin: Path | str) -> np.ndarray:
-    """µs of a time column: timestamps, ISO texts, or numbers of seconds. Null is -1."""
-    try:
-        if pa.types.is_string(array.type):
-            array = array.cast(pa.timestamp("us", tz="UTC"))
-        if pa.types.is_timestamp(array.type):
-            kind = pa.timestamp("us", tz=array.type.tz)
-            stamps: np.ndarray = array.cast(kind, safe=False).cast(pa.int64()).fill_null(-1).to_numpy()
-            return stamps
-        seconds = array.cast(pa.float64()).fill_null(-1e-6).to_numpy(zero_copy_only=False)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise PingError(f"{origin}: event_time cannot be read: {error}") from None
-    out: np.ndarray = np.floor(seconds * 1e6 + 0.5).astype(np.int64)
-    return out
+def _times(given: dict[str, pa.Array], place: Place, count: int) -> np.ndarray:
+    """µs of the times: timestamps, ISO texts, or numbers of seconds; -1 where not known."""
+    from ping_llm.ingest import arrays, tables
+    from ping_llm.measurements.rules import BAD, GIVEN, MISSING
+
+    if "event_time" not in given:
+        return np.full(count, -1, np.int64)
+    time, state = arrays.times(given["event_time"])
+    bad = (state == BAD) | ((state == GIVEN) & ((time < 0) | (time >= END_TIME_US)))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        value = str(tables.plain_value(given["event_time"][row]))
+        raise PingError(f"{place(row)}: event_time {value} is not a time within 1970 to 2100")
+    return np.where(state == MISSING, -1, time)
+
+
+def _rtts(given: dict[str, pa.Array], place: Place, count: int, needed: bool) -> np.ndarray:
+    """RTTs in ms; NaN where not known."""
+    from ping_llm.ingest import arrays
+    from ping_llm.measurements.rules import BAD
+
+    if "rtt" not in given:
+        return np.full(count, np.nan)
+    rtt, state = arrays.floats(given["rtt"])
+    bad = (state == BAD) | (needed & ~((rtt >= 0) & (rtt <= MAX_RTT_MS) | (rtt == NO_REPLY)))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        value = given["rtt"][row]
+        raise PingError(f"{place(row)}: rtt {value} must be -1 (no reply) or ms, {MAX_RTT_MS:,.0f} at most")
+    return rtt
 
 
 def read_questions(path: Path) -> tuple[list[Question], np.ndarray | None]:
     """A table of src_addr, dst_addr (addresses or prefixes) and, if known, event_time and the rtt."""
-    return questions_of(read_table(path), path)
+    questions: list[Question] = []
+    observed: list[np.ndarray] = []
+    for table, place in Given(path, ("src_addr", "dst_addr")):
+        asked, rtt = questions_of(table, place)
+        questions += asked
+        observed.append(np.full(len(asked), np.nan) if rtt is None else rtt)
+    every = np.concatenate(observed)
+    return questions, None if np.isnan(every).all() else every
 
 
-def questions_of(content: pa.Table, path: Path | str) -> tuple[list[Question], np.ndarray | None]:
-    """The same of a table in memory; `path` names it in errors."""
-    for name in ("src_addr", "dst_addr"):
-        if name not in content.schema.names:
-            raise PingError(
-                f"{path} has no column {name}: it has {', '.join(content.schema.names) or 'none'}"
-            )
-    times = np.full(content.num_rows, -1, np.int64)
-    if "event_time" in content.schema.names:
-        times = _microseconds(_array(content, "event_time"), path)
-    if (bad := np.flatnonzero((times < -1) | (times >= END_TIME_US))).size:
-        raise PingError(
-            f"{path}, row {bad[0]}: event_time {content['event_time'][int(bad[0])]} is outside 1970 to 2100"
-        )
+def questions_of(
+    content: pa.Table | pa.RecordBatch, origin: Place | str
+) -> tuple[list[Question], np.ndarray | None]:
+    """The same of a table in memory."""
+    given, place = _by_our_names(content, origin, ("src_addr", "dst_addr")), _place(origin)
+    times = _times(given, place, content.num_rows)
     questions = []
     for row, (src, dst, time) in enumerate(
-        zip(content["src_addr"].to_pylist(), content["dst_addr"].to_pylist(), times.tolist(), strict=True)
+        zip(given["src_addr"].to_pylist(), given["dst_addr"].to_pylist(), times.tolist(), strict=True)
     ):
         try:
             questions.append(replace(Question.of(str(src), str(dst)), time=None if time == -1 else time))
         except UsageError as error:
-            raise PingError(f"{path}, row {row}: {error}") from None
-    if "rtt" not in content.schema.names:
-        return questions, None
-    rtt = _array(content, "rtt").cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
-    return questions, rtt
+            raise PingError(f"{place(row)}: {error}") from None
+    return questions, _rtts(given, place, content.num_rows, False) if "rtt" in given else None
+
+
+def read_table(path: Path) -> pa.Table:
+    """A table of other columns than those of measurements: Parquet, CSV or JSON lines, by its name."""
+    from pyarrow import csv, json, parquet
+
+    readers = {".parquet": parquet.read_table, ".csv": csv.read_csv}
+    readers |= dict.fromkeys((".jsonl", ".ndjson"), json.read_json)
+    if not path.exists():
+        raise UsageError(f"{path} does not exist")
+    if path.suffix not in readers:
+        raise UsageError(f"{path}: the name of a table must end in {', '.join(readers)}")
+    try:
+        return readers[path.suffix](path)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise PingError(f"{path} is not a table: {str(error).splitlines()[0]}") from None
 
 
 class Places:

@@ -47,11 +47,13 @@ def generate(
     seed: int,
     *,
     goes_on: bool = False,
+    prefixes: bool = False,
 ) -> Generated:
     """Continue `beginning` (tokens, may be empty) `histories` times.
 
     With `goes_on` the last measurement of the beginning is completed and is the first new one. There are
-    fewer than requested where the length that the model was trained on is reached.
+    fewer than requested where the length that the model was trained on is reached. A history has one source,
+    every measurement a destination and a result, and addresses are whole unless `prefixes` are allowed.
     """
     if histories < 1 or measurements < 1:
         raise UsageError(f"histories and measurements must be at least 1, not {histories} and {measurements}")
@@ -69,10 +71,13 @@ def generate(
     ids = [list(map(int, beginning)) for _ in range(histories)]
     whole = [len(beginning) if place.may_end else _last_measurement(beginning)] * histories
     begun = np.full(histories, told)
+    sources = [_Source().after_all(beginning)] * histories
     after = decoder.log_probabilities
     done = np.zeros(histories, bool)
     for _ in range(room):
-        masks = np.stack([place.allowed() for place in places])
+        masks = np.stack(
+            [source.allowed(place, prefixes) for source, place in zip(sources, places, strict=True)]
+        )
         drawn = draw(np.where(masks, after, -np.inf), temperature, generator)
         for row in np.flatnonzero(~done).tolist():
             token = int(drawn[row])
@@ -82,7 +87,7 @@ def generate(
                     done[row] = True
                     continue
                 begun[row] += 1
-            places[row] = places[row].after(token)
+            places[row], sources[row] = places[row].after(token), sources[row].after(token)
             ids[row].append(token)
         if done.all():
             break
@@ -96,6 +101,42 @@ def generate(
             f"{model.config.max_length} tokens, and {len(beginning)} were known",
         )
     return Generated(tuple(map(tuple, made)), notes)
+
+
+_VERSIONS = {
+    vocab.SRC_IPV4: 4, vocab.SRC_IPV6: 6, vocab.DST_IPV4: 4, vocab.DST_IPV6: 6,
+}  # fmt: skip
+_SOURCES = (vocab.SRC_IPV4, vocab.SRC_IPV6)
+_NEEDED = frozenset({Field.DST, Field.RESULT})
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What a history has decided about its source: whether it was stated, and the IP version."""
+
+    stated: bool = False
+    version: int | None = None
+
+    def after(self, token: int) -> "_Source":
+        if token not in _VERSIONS:
+            return self
+        return _Source(self.stated or token in _SOURCES, _VERSIONS[token])
+
+    def after_all(self, tokens: Sequence[int] | np.ndarray) -> "_Source":
+        source = self
+        for token in tokens:
+            source = source.after(int(token))
+        return source
+
+    def allowed(self, place: Grammar, prefixes: bool) -> np.ndarray:
+        """What may come next by the grammar, of this source only."""
+        mask = place.allowed()
+        mask[vocab.PREFIX_END] &= prefixes
+        for role, version in _VERSIONS.items():
+            mask[role] &= self.version in (None, version) and not (self.stated and role in _SOURCES)
+        if place.stated is not None:
+            mask[vocab.MEASUREMENT] &= place.stated >= _NEEDED & place.fields
+        return mask
 
 
 def _last_measurement(ids: Sequence[int] | np.ndarray) -> int:

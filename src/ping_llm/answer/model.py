@@ -22,6 +22,7 @@ from ping_llm.answer.complete import (
     nothing,
     source_tree,
     weighed,
+    with_chances,
 )
 from ping_llm.answer.context import (
     ONE_ORDER,
@@ -355,9 +356,15 @@ class Model:
         question = Question.of(src, within, at, context)
         limit = question.dst or nothing(question.src.version)
         depth = _depth(limit, bits)
+        # The network gets the most relevant of the source's measurements, calibrated answers all of them.
+        shown = question
+        if self.data is not None and context is None:
+            most = max(self.config.max_length // 11, 4)
+            shown = replace(question, context=self.data.context(question, most))
         if raw or self.stack is None:
-            return inverse(self, question, low, high, limit, depth, count)
-        found = inverse(self, question, low, high, limit, depth, max(CANDIDATES * count, 32))
+            found = inverse(self, shown, low, high, limit, depth, count)
+            return found if raw else with_chances(self, found, question, low, high)
+        found = inverse(self, shown, low, high, limit, depth, max(CANDIDATES * count, 32))
         return weighed(self, found, question, low, high, count)
 
     def generate(
@@ -370,10 +377,12 @@ class Model:
         measurements: int = 10,
         temperature: float = 1.0,
         seed: int = 0,
+        prefixes: bool = False,
     ) -> Generated:
         """Sample measurements: of any source, of a source, or continuing a source's history.
 
-        The context may take up to half of the length that the model was trained on.
+        The context may take up to half of the length that the model was trained on. Addresses are whole
+        unless `prefixes` are allowed.
         """
         beginning = np.zeros(0, np.int32)
         notes: tuple[str, ...] = ()
@@ -387,7 +396,9 @@ class Model:
             if prompt.used and question.seconds is None:
                 # The context has stated the source; nothing else is known of the next measurement.
                 beginning, goes_on = beginning[:-1], False
-        made = generate(self, beginning, histories, measurements, temperature, seed, goes_on=goes_on)
+        made = generate(
+            self, beginning, histories, measurements, temperature, seed, goes_on=goes_on, prefixes=prefixes
+        )
         return replace(made, notes=(*notes, *made.notes))
 
     def scorer(self) -> Scorer:

@@ -14,6 +14,7 @@ from ping_llm.answer.context import Context, Question
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
+from ping_llm.recent import Recent
 from ping_llm.rows.store import RowStore
 
 #: A neighbour of a destination shares these first bytes with it: /24 of IPv4 (packed at 12), /48 of IPv6.
@@ -63,6 +64,8 @@ def _each_once(newest: np.ndarray, dst: np.ndarray) -> np.ndarray:
 
 #: A longer history is split into rows of 8 MiB; only the newest are read.
 _MOST_ROWS = 4
+#: Measurements of the sources asked about last that stay in memory, 32 bytes each.
+_KEPT = 2_000_000
 
 
 class Data:
@@ -71,17 +74,26 @@ class Data:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self._store = RowStore(path)
+        self._read: Recent[bytes, Columns] = Recent(_KEPT, len)
 
     @property
     def fingerprint(self) -> str:
         return self._store.fingerprint
 
     def history(self, questions: Sequence[Question]) -> History:
-        """All measurements of the questions' sources; `History` selects those earlier than each question."""
+        """All measurements of the questions' sources; `History` selects those earlier than each question.
+
+        Questions about one prefix must be of one time.
+        """
         sources = {question.src: question.time for question in questions}
         # A prefix is represented by the source that was measured last before the question.
         parts = [self._past(src, time) for src, time in sources.items()]
         return History(Columns.concatenate([Columns.empty(), *parts]))
+
+    def past(self, question: Question) -> Context:
+        """All measurements of the question's source that `history` would give it alone."""
+        past = self._past(question.src, question.time)
+        return Context.of(past.src, past.dst, past.time, past.rtt)
 
     def context(self, question: Question, most: int) -> Context:
         """The most relevant earlier measurements of a question's source, at most `most`, with their ranks."""
@@ -102,10 +114,15 @@ class Data:
             return Columns.empty()
         newest = rows[np.argmax(index.last_time[rows])]
         same = (index.src[rows] == index.src[newest]).all(axis=1)
-        rows = rows[same][np.argsort(index.last_time[rows[same]])[-_MOST_ROWS:]]
-        block = self._store.read(np.sort(rows))
-        own = np.broadcast_to(np.frombuffer(src.packed, np.uint8), block.dst.shape)
-        return Columns(block.time, own, block.dst, block.rtt)
+        rows = np.sort(rows[same][np.argsort(index.last_time[rows[same]])[-_MOST_ROWS:]])
+        key = src.packed + rows.tobytes()
+        known = self._read.get(key)
+        if known is None:
+            block = self._store.read(rows)
+            own = np.broadcast_to(np.frombuffer(src.packed, np.uint8), block.dst.shape)
+            known = Columns(block.time, own, block.dst, block.rtt)
+            self._read.put(key, known)
+        return known
 
     def rows_of(self, src: Prefix) -> np.ndarray:
         """Numbers of the rows of a source, or of all sources of a prefix."""

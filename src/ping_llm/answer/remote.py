@@ -21,7 +21,6 @@ from ping_llm.answer.rank import Ranking
 from ping_llm.answer.results import RAW, STACK, Completion, Completions, Inverse, RttAnswer
 from ping_llm.answer.table import LEVELS, context_of_table, rtt_table
 from ping_llm.errors import PingError, UsageError
-from ping_llm.extras import need
 from ping_llm.interchange import Table, is_table, to_arrow
 from ping_llm.measurements.addresses import Prefix, parse_prefix, unpack
 from ping_llm.measurements.columns import Columns
@@ -61,7 +60,6 @@ class Remote:
         patience: float = 60.0,
         timeout: float = 120.0,
     ):
-        need("client")
         import httpx
 
         if not url.startswith(("http://", "https://")):

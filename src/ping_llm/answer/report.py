@@ -15,12 +15,11 @@ import numpy as np
 from ping_llm.answer import network
 from ping_llm.answer.context import Question
 from ping_llm.answer.distribution import RttDistributions
-from ping_llm.answer.files import read_batches, to_columns
+from ping_llm.answer.files import Given, read_columns, to_columns
 from ping_llm.answer.pictures import anomalies_picture, scores_picture
 from ping_llm.answer.questions import NAMES as KIND_NAMES
 from ping_llm.answer.score import NAMES, Scored
 from ping_llm.answer.show import moment_text
-from ping_llm.errors import PingError
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
@@ -118,10 +117,10 @@ def scored(model: "Model", path: Path, limit: int | None = None) -> "Iterator[Sc
     scorer = model.scorer()
     row = 0
     with Progress("measurements", limit) as progress:
-        for batch in read_batches(path):
+        for batch, place in Given(path, _NEEDS):
             if limit is not None:
                 batch = batch.slice(0, limit - row)
-            for scores in scorer.add(to_columns(batch, path, needs=_NEEDS, first=row)):
+            for scores in scorer.add(to_columns(batch, place, needs=_NEEDS)):
                 progress.advance(len(scores.row))
                 yield scores
             row += batch.num_rows
@@ -157,7 +156,7 @@ def print_results(
     model: "Model", path: Path, limit: int | None, as_json: bool, png: Path | None = None
 ) -> None:
     """Bits and tail probability of every result; with JSON one line per measurement."""
-    measured = _read(path, limit)
+    measured = read_columns(path, needs=_NEEDS, limit=limit)
     bits, tails = [np.zeros(0)], [np.zeros(0)]
     with Progress("measurements", len(measured)) as progress:
         for part in results(model, measured):
@@ -187,7 +186,7 @@ def print_anomalies(
     Raw bits of all results select the candidates, because they are cheap; calibrated answers rank them.
     """
     candidates = max(_CANDIDATES * count, 64)
-    measured = _read(path, limit)
+    measured = read_columns(path, needs=_NEEDS, limit=limit)
     rows = np.arange(len(measured))
     if len(rows) > candidates:
         raw = np.zeros(len(rows))
@@ -220,21 +219,6 @@ def print_anomalies(
         for v in out
     ]
     print(table(shown, header))
-
-
-def _read(path: Path, limit: int | None) -> Columns:
-    """A file's measurements, the first `limit` of them."""
-    parts, row = [], 0
-    for batch in read_batches(path):
-        if limit is not None:
-            batch = batch.slice(0, limit - row)
-        parts.append(to_columns(batch, path, needs=_NEEDS, first=row))
-        row += batch.num_rows
-        if row == limit:
-            break
-    if not parts:
-        raise PingError(f"{path} has no measurements")
-    return Columns.concatenate(parts)
 
 
 def result_values(measured: Columns, part: Results, place: int) -> dict[str, Any]:

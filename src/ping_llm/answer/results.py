@@ -43,13 +43,16 @@ class RttAnswer:
 class Completion:
     """A whole address or a prefix, and its probability.
 
-    `in_range` is the calibrated P(reply within the RTT range | source, this destination). It is set for an
-    inverse search of a run that has a stack.
+    For an inverse search, `in_range` is P(reply within the RTT range | source, this destination); of a run
+    that has a stack it is calibrated, `measured` is the number of earlier measurements of the pair, and
+    `observed` the median and range of their replies in ms.
     """
 
     address: Prefix
     probability: float
     in_range: float | None = None
+    measured: int | None = None
+    observed: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)

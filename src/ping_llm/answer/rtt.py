@@ -211,22 +211,19 @@ def _within(encoding: RttEncoding, rtt: float) -> float:
 def _read(engine: Engine, prompts: Sequence[Prompt]) -> Iterator[tuple[np.ndarray, Prefix]]:
     """Read the prompts, those with the same context one after the other: it is read once for all of them.
 
+    The engine keeps the contexts read last, so that the next call about the same source need not read them.
     One prompt at a time, in the same two steps whatever it is asked with, so that an answer is the same to
     the last bit alone, in a batch or beside questions about the same source. Sixteen at a time gain 7 % (0.7M
     parameters, two cores): a single question's 174 continuations fill the cores already.
     """
     order = sorted(range(len(prompts)), key=lambda index: prompts[index].context.tobytes())
-    read: np.ndarray | None = None
-    shared: Prefix | None = None
     for index in order:
         prompt = prompts[index]
         context = prompt.context
         if len(context) < _SHORT:
             yield np.array([index]), engine.prefill([prompt.ids], tail=2)
             continue
-        if shared is None or read is None or not np.array_equal(context, read):
-            read, shared = context, engine.prefill([context])
-        yield np.array([index]), engine.extend(shared, [prompt.ids[len(context) :]], tail=2)
+        yield np.array([index]), engine.extend(engine.context(context), [prompt.ids[len(context) :]], tail=2)
 
 
 def _failure(prefix: Prefix) -> np.ndarray:

@@ -169,6 +169,11 @@ def completions_values(answer: Completions) -> dict[str, Any]:
         "completions": [
             {"address": str(one.address), "probability": one.probability}
             | ({} if one.in_range is None else {"in_range": one.in_range})
+            | (
+                {}
+                if one.measured is None
+                else {"pair_measurements": one.measured, "pair_observed": one.observed}
+            )
             for one in answer.best
         ],
         "covered": answer.covered,
@@ -194,7 +199,11 @@ def completions_text(
     for place, one in enumerate(answer.best):
         row = [str(one.address), f"{percent(one.probability):>7}", _bar(one.probability).rstrip()]
         if one.in_range is not None:
-            row.insert(1, f"{percent(one.in_range):>7}")
+            row[1:1] = [
+                f"{percent(one.in_range):>7}",
+                f"{one.measured:,}" if one.measured else "",
+                "" if one.observed is None else ms(one.observed["median"]),
+            ]
         if limits is not None:
             least = limits[place]
             row.append(
@@ -204,7 +213,8 @@ def completions_text(
     lines = [f"note: {note}" for note in answer.notes]
     if rows and answer.best[0].in_range is not None:
         # P(in range) of each destination first, then its share of the probability of the range.
-        header = ["destination", "P(in range)", "share of the range", *[""] * (len(rows[0]) - 3)]
+        header = ["destination", "P(in range)", "measured", "median", "share of the range"]
+        header += [""] * (len(rows[0]) - len(header))
         lines.append(table(rows, header))
     else:
         lines += [table(rows)] if rows else []

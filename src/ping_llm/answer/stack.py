@@ -19,7 +19,7 @@ from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID, blurred, capped
 from ping_llm.answer.methods.base import FailureRates, Method
 from ping_llm.answer.methods.registry import kept_classes
-from ping_llm.answer.questions import CELLS, KINDS, NAMES, Evidence, evidence
+from ping_llm.answer.questions import AMOUNTS, CELLS, KINDS, NAMES, Evidence, evidence
 from ping_llm.errors import PingError
 from ping_llm.files import write_bytes, write_json
 from ping_llm.measurements.columns import Queries
@@ -61,6 +61,8 @@ class Stack:
       spread: float64 [KINDS], by which the network's curves are blurred first, in log RTT.
       shift, scale: float64 [KINDS]: the mixture's F becomes σ(shift + scale · logit F).
       typical_share: float64 [KINDS]: the single number is the middle of the densest share; 0: the median.
+      point_methods: of each cell, the component whose single number is taken instead; empty: none. Empty in
+        stacks that were written before it was known.
       most_ms: no probability of the network above.
       rates: failures and measurements of each source, destination and pair that was trained on.
       trained: what the methods were fitted to; `network_trained`: what the network was trained on.
@@ -79,6 +81,7 @@ class Stack:
     trained: Novelty
     network_trained: Novelty
     about: dict[str, Any] = field(default_factory=dict)
+    point_methods: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Refuse stored values that do not fit together."""
@@ -89,6 +92,10 @@ class Stack:
             raise ValueError("the weights of a kind must add up to 1")
         if set(self.components) - {NETWORK} - set(self.methods):
             raise ValueError("a component is missing")
+        if self.point_methods and (
+            len(self.point_methods) != CELLS or set(self.point_methods) - {""} - set(self.components)
+        ):
+            raise ValueError("a single number is that of a component that does not exist")
         if not (np.isfinite(by_kind).all() and (self.scale > 0).all() and (self.spread >= 0).all()):
             raise ValueError("a scale must be above 0, a spread at least 0")
 
@@ -131,6 +138,8 @@ class Stack:
         used = np.zeros(len(queries), np.int64)
         failure, replies = np.zeros(len(queries)), np.zeros(len(queries))
         levels = np.zeros((len(queries), len(GRID)))
+        chosen = np.array(self.point_methods or [""] * CELLS)[known.cell]
+        points = np.full(len(queries), np.nan)
         for number, name in enumerate(self.components):
             rows = np.flatnonzero(weights[:, number] > 0)
             if not len(rows):
@@ -140,9 +149,12 @@ class Stack:
                 own = ask(part, back, rows)
                 curve = blurred(own.levels, self.spread[known.kind[rows]])
                 lost, used[rows] = own.failure, own.used
+                answers = RttDistributions(np.broadcast_to(GRID, curve.shape), curve, lost)
             else:
                 answers = self.methods[name].predict(part, back)
                 curve, lost = answers.on(GRID), answers.failure
+            if (wanted := chosen[rows] == name).any():
+                points[rows[wanted]] = answers.point[wanted]
             share = weights[rows, number]
             failure[rows] += share * lost
             replies[rows] += share * (1 - lost)
@@ -156,6 +168,11 @@ class Stack:
             rows = np.flatnonzero(self.typical_share[known.kind] == share)
             if share > 0 and len(rows):
                 point[rows] = answers.typical(float(share))[rows]
+        own_point = np.flatnonzero(~np.isnan(points))
+        if len(own_point):
+            # Inside the 90 % interval, or the number would contradict the distribution.
+            low, high = answers.quantile([0.05, 0.95])[own_point].T
+            point[own_point] = np.clip(points[own_point], low, high)
         return Answers(RttDistributions(answers.values, levels, failure, point=point), known, used)
 
     def training_counts(self, queries: Queries) -> np.ndarray:
@@ -166,7 +183,7 @@ class Stack:
         """Weights and calibration by kind, for reports."""
         out = {}
         for kind, name in enumerate(NAMES):
-            weights = self.weights[kind * (CELLS // KINDS) : (kind + 1) * (CELLS // KINDS)]
+            weights = self.weights[kind * AMOUNTS : (kind + 1) * AMOUNTS]
             out[name] = {
                 "weights": [
                     {c: round(float(w), 4) for c, w in zip(self.components, row, strict=True) if w > 0}
@@ -175,7 +192,11 @@ class Stack:
                 "spread": float(self.spread[kind]),
                 "shift": float(self.shift[kind]),
                 "scale": float(self.scale[kind]),
-                "point": f"densest {self.typical_share[kind]:.0%}" if self.typical_share[kind] else "median",
+                "point": [
+                    method
+                    or (f"densest {self.typical_share[kind]:.0%}" if self.typical_share[kind] else "median")
+                    for method in (self.point_methods or ("",) * CELLS)[kind * AMOUNTS : (kind + 1) * AMOUNTS]
+                ],
             }
         return out
 

@@ -22,7 +22,7 @@ from ping_llm.answer import network
 from ping_llm.answer.grid import GRID, capped
 from ping_llm.answer.methods.base import FailureRates, Method
 from ping_llm.answer.methods.registry import make
-from ping_llm.answer.questions import KINDS, NAMES, Evidence, evidence
+from ping_llm.answer.questions import AMOUNTS, CELLS, KINDS, NAMES, Evidence, evidence
 from ping_llm.answer.stack import NETWORK, Stack, recalibrated
 from ping_llm.answer.weights import COARSE, Held, bin_ends, fit_weights, products_of
 from ping_llm.measurements.columns import Columns, Queries
@@ -43,6 +43,9 @@ _PRIOR_SHIFT, _PRIOR_LOG_SCALE = 0.2, 0.25
 
 #: Single numbers to choose from: the median (0) or the middle of the densest share.
 _SHARES = (0.0, 0.3)
+#: Or a component's own, where so many held-out ends agree in both of their halves, and by this much on
+#: average: a mixture's median lies between those of its components, and one of them may be nearer.
+_POINT_ENDS, _POINT_GAIN = 8, 0.95
 
 _CHUNK = 128
 
@@ -109,13 +112,14 @@ def fit_stack(
     )  # fmt: skip
     shift, scale = _recalibration(held, draft)
     draft = replace(draft, shift=shift, scale=scale)
-    share, figures = _points(draft, parts, held)
+    share, own, figures = _points(draft, parts, held)
     used = [i for i, name in enumerate(components) if name == NETWORK or (weights[:, i] > 0).any()]
     draft = replace(
         draft,
         components=tuple(components[i] for i in used),
         weights=weights[:, used],
         typical_share=share,
+        point_methods=own,
         network_trained=Novelty.of(network_train, Filter),
     )
     return _with_methods(draft, train, (about or {}) | {"held_out": figures})
@@ -150,12 +154,12 @@ def _ask(
     most_ms: float,
 ) -> Held:
     """Ask every component every held-out question."""
-    known, failure, below, curves, products = [], [], [], [], []
+    known, failure, below, curves, products, points = [], [], [], [], [], []
     with Progress("held-out questions", sum(len(part.rtt) for part in parts)) as progress:
         for part in parts:
             known.append(evidence(part.queries, part.context, trained))
             at = bin_ends(part.rtt)
-            lost, levels, on_grid = [], [], []
+            lost, levels, on_grid, point = [], [], [], []
             if model is not None:
                 own = network.curves(model, part.queries, part.context, trained)
                 own = replace(own, levels=capped(own.levels, most_ms).astype(np.float32))
@@ -163,12 +167,15 @@ def _ask(
                 lost.append(own.failure)
                 levels.append(_interpolated(own.levels, at))
                 on_grid.append(own.levels[:, ::COARSE])
+                point.append(own.distributions().median)
             for method in fitted.values():
                 answers = method.predict(part.queries, part.context)
                 lost.append(answers.failure)
                 levels.append(np.stack([answers.cdf(column) for column in at.T], axis=1))
                 on_grid.append(answers.on(GRID[::COARSE]).astype(np.float32))
+                point.append(answers.point)
             failure.append(np.stack(lost, axis=1))
+            points.append(np.stack(point, axis=1))
             below.append(np.stack(levels, axis=1))
             products.append(products_of(np.stack(on_grid, axis=1), part.rtt))
             progress.advance(len(part.rtt))
@@ -189,6 +196,7 @@ def _ask(
         np.concatenate(below),
         np.concatenate(products),
         network.Curves.concatenate(curves) if curves else None,
+        np.concatenate(points),
     )
 
 
@@ -218,8 +226,10 @@ def _recalibration(held: Held, stack: Stack) -> tuple[np.ndarray, np.ndarray]:
     return shift, scale
 
 
-def _points(stack: Stack, parts: Sequence[Part], held: Held) -> tuple[np.ndarray, dict[str, Any]]:
-    """The rule for the single number of each kind, and what the stack makes of the held-out questions."""
+def _points(
+    stack: Stack, parts: Sequence[Part], held: Held
+) -> tuple[np.ndarray, tuple[str, ...], dict[str, Any]]:
+    """The rules for the single number, and what the stack makes of the held-out questions."""
     errors = {share: [] for share in _SHARES}  # type: dict[float, list[np.ndarray]]
     inside, bits, start = [], [], 0
     for part in parts:
@@ -260,4 +270,47 @@ def _points(stack: Stack, parts: Sequence[Part], held: Held) -> tuple[np.ndarray
             "bits": float(bits_all[every].mean()),
             "inside_90": float(inside_all[rows].mean()),
         }
-    return chosen, figures
+    ours = np.where(chosen[held.known.kind] > 0, error[_SHARES[1]], error[_SHARES[0]])
+    return chosen, point_methods(held, ours, stack.components, stack.weights), figures
+
+
+def point_methods(
+    held: Held, ours: np.ndarray, components: Sequence[str], weights: np.ndarray
+) -> tuple[str, ...]:
+    """For each cell the component whose single number is clearly nearer than the mixture's; empty: none.
+
+    Args:
+      ours: float64 [n], errors of the mixture's single number.
+      weights: float64 [CELLS, components]; a component without a weight is not asked.
+    """
+    assert held.points is not None
+    error = np.abs(held.points - held.rtt[:, None])
+    replied = held.rtt != NO_REPLY
+    out = []
+    for cell in range(CELLS):
+        of_kind = replied & (held.known.kind == cell // AMOUNTS)
+        rows = np.flatnonzero(of_kind & (held.known.cell == cell))
+        if len(np.unique(held.ends[rows])) < _POINT_ENDS:
+            rows = np.flatnonzero(of_kind)  # too few of this amount of context: all of the kind decide
+        best = (_POINT_GAIN, "")
+        if len(np.unique(held.ends[rows])) >= _POINT_ENDS:
+            for number in np.flatnonzero(weights[cell] > 0).tolist():
+                best = min(
+                    best, (_gain(error[rows, number], ours[rows], held.ends[rows]), components[number])
+                )
+        out.append(best[1])
+    return tuple(out)
+
+
+def _gain(theirs: np.ndarray, ours: np.ndarray, ends: np.ndarray) -> float:
+    """The larger of both halves of the ends: mean of the ratios of median and mean error."""
+    half = ends % 2 == 0
+    if not half.any() or half.all():
+        return np.inf
+    return max(_ratio(theirs[rows], ours[rows]) for rows in (half, ~half))
+
+
+def _ratio(theirs: np.ndarray, ours: np.ndarray) -> float:
+    least = 1e-9
+    middle = np.median(theirs) / max(float(np.median(ours)), least)
+    return float(middle + theirs.mean() / max(float(ours.mean()), least)) / 2

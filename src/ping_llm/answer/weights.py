@@ -45,6 +45,7 @@ class Held:
     below: np.ndarray  # [n, components, 3]: F(bin), F(bin + 1), F(result)
     products: np.ndarray  # [n, components, components]: w'Ew is the CRPS of a mixture with reply weights w
     curves: network.Curves | None
+    points: np.ndarray | None = None  # [n, components]: each one's own single number, ms
 
     @property
     def asked(self) -> np.ndarray:

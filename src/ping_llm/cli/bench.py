@@ -200,3 +200,73 @@ def encodings(
             row += ["" if one[test]["medae_ms"] is None else f"{one[test]['medae_ms']:.1f}"]
         rows.append([*row, f"{one['seconds_training']:.0f}" if "bytes" in one else ""])
     typer.echo(table(rows, [*header, "training, s"]))
+
+
+@bench.command()
+def serve(
+    run: Path | None = typer.Argument(
+        None, help="Run to serve.  [default: random weights of 0.7 M parameters]"
+    ),
+    clients: int = typer.Option(64, min=1, help="Requests in progress of the closed loop."),
+    seconds: float = typer.Option(20.0, min=1.0, help="Length of each phase, s."),
+    soak: float = typer.Option(0.0, min=0.0, help="Length of a phase at 80 % of the capacity, minutes."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure a server under load: closed loop, repeated questions, twice its capacity."""
+    from ping_llm.bench.serve import ServeBench, measure
+    from ping_llm.extras import need
+    from ping_llm.tables import print_json, table
+
+    need("serve")
+    figures = measure(ServeBench(run, clients, seconds, soak))
+    if as_json:
+        print_json(figures)
+    else:
+        print(table([(name, value) for name, value in figures.items()]))
+
+
+@bench.command()
+def watch(
+    run: Path | None = typer.Argument(None, help="Run.  [default: random weights of the config tiny]"),
+    results: int = typer.Option(60_000, help="Results of the stream. The first half is not timed."),
+    pairs: int = typer.Option(1_000, help="Pairs of the stream."),
+    refresh: str = typer.Option("16", help="Values of --refresh to compare, separated by commas."),
+    detection: Path | None = typer.Option(
+        None,
+        "--detection",
+        help="Measure detection on these results: Atlas JSON or a folder of measurements.",
+    ),
+    world: Path | None = typer.Option(None, "--world", help="Folder of the simulation that they are of."),
+    shuffled: bool = typer.Option(False, "--shuffled", help="Shuffle each pair's results in time first."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure results per second of `watch`; or how soon it finds changes, beside two simple rules."""
+    from ping_llm.bench.watch import WatchBench, measure
+    from ping_llm.errors import UsageError
+    from ping_llm.tables import print_json, table
+
+    if detection is not None:
+        if run is None:
+            raise UsageError("--detection needs a run")
+        from ping_llm.bench.detection import measured
+
+        figures = measured(run, detection, world, shuffled)
+        if as_json:
+            print_json(figures)
+            return
+        header = ["rule", "changes found", "delay, results", "delay, h", "false alarms per day"]
+        print(f"{figures['results']:,} results, {figures['days']:.1f} days, {figures['changes']:,} changes")
+        rows = [
+            [name, f"{one['found']:.0%}", one["delay_results"], one["delay_hours"], one["false_per_day"]]
+            for name, one in figures["rules"].items()
+        ]
+        print(table(rows, header))
+        return
+    chosen = tuple(int(part) for part in refresh.split(","))
+    figures = measure(WatchBench(results, pairs, chosen), run)
+    if as_json:
+        print_json(figures)
+        return
+    print(f"{results:,} results of {pairs:,} pairs, peak memory {figures['peak memory MB']:,} MB")
+    names = list(figures[f"refresh {chosen[0]}"])
+    print(table([[each, *figures[f"refresh {each}"].values()] for each in chosen], ["refresh", *names]))

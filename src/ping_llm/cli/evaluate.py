@@ -43,12 +43,13 @@ def register(app: typer.Typer) -> None:
         seed: int = typer.Option(0, help="Random seed of the held-out part and the questions."),
         json: bool = typer.Option(False, "--json", help="Print report.json."),
     ) -> None:
-        from ping_llm.answer.methods.registry import BASELINES, make
+        from ping_llm.answer.methods.registry import BASELINES, full_name, usable
         from ping_llm.errors import UsageError
         from ping_llm.evaluate.inputs import EvaluateOptions
         from ping_llm.evaluate.report import HEADLINES, leaderboard
         from ping_llm.evaluate.run import evaluate as evaluate_
         from ping_llm.evaluate.verdict import headline
+        from ping_llm.extras import need
         from ping_llm.splits.holdout import SplitOptions
         from ping_llm.tables import print_json, table
 
@@ -66,11 +67,16 @@ def register(app: typer.Typer) -> None:
             raise UsageError(
                 "--out (folder of the report) or --write-train (folder of the training part) must be given"
             )
-        names = {"all": tuple(BASELINES), "none": ()}.get(baselines)
+        names = {"all": usable(), "none": ()}.get(baselines)
+        if baselines == "all" and (missing := [name for name in BASELINES if name not in usable()]):
+            typer.echo(
+                f'note: without {", ".join(missing)}, which needs pip install "ping-llm[evaluate]"', err=True
+            )
         if names is None:
             names = tuple(name.strip() for name in baselines.split(","))
             for name in names:
-                make(name)
+                if full_name(name) == "boosted":
+                    need("evaluate")
         options = EvaluateOptions(
             splits=splits,
             queries=queries,

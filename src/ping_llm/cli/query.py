@@ -30,7 +30,7 @@ AT = typer.Option(
     None, "--at", help="Time: 2024-05-01T12:00:00Z, seconds since 1970, or now.  [default: unknown]"
 )
 CONTEXT = typer.Option(
-    None, "--context", help="File of earlier measurements of the source: .parquet, .csv or .jsonl."
+    None, "--context", help="File of earlier measurements of the source, in any format that `ingest` reads."
 )
 DATA = typer.Option(
     None,
@@ -175,8 +175,7 @@ def inverse(
 
     low, high = _range(rtt_range)
     model = load(run, data, no_data)
-    known = _known(model, src, within, at, context)
-    answer = model.inverse(src, low, high, at, known, within=within, count=top, bits=bits)
+    answer = model.inverse(src, low, high, at, read_context(context), within=within, count=top, bits=bits)
     limits = None
     if places is not None:
         from ping_llm.answer.files import Places
@@ -187,17 +186,18 @@ def inverse(
     if as_json:
         print_json(show.inverse_values(answer, limits, high))
     else:
-        print(f"P(a reply within {low:g} to {high:g} ms | {src}) = {100 * answer.probability:.1f} %")
         if answer.probability < 0.01:
             print(
-                "few destinations have such an RTT from this source; the list is conditional on one that has"
+                f"almost no destination of {src} answers within {low:g} to {high:g} ms; "
+                "the shares are of those that do"
             )
+        print(f"P(a reply within {low:g} to {high:g} ms | {src}) = {show.percent(answer.probability)}")
         print(show.completions_text(answer.completions, limits, high))
 
 
 def score(
     run: Path = RUN,
-    file: Path = typer.Argument(help="Measurements: .parquet, .csv, .jsonl, or a folder of Parquet files."),
+    file: Path = typer.Argument(help="Measurements: what `ingest` reads, or a folder that a command wrote."),
     anomalies: int | None = typer.Option(
         None, "--anomalies", help="Number of most unusual results to list, instead of all."
     ),
@@ -235,6 +235,7 @@ def generate(
     no_data: bool = NO_DATA,
     histories: int = typer.Option(1, "--histories", help="Number of independent histories."),
     measurements: int = typer.Option(10, "--measurements", help="New measurements per history."),
+    prefixes: bool = typer.Option(False, "--prefixes", help="Allow prefixes in place of whole addresses."),
     temperature: float = _TEMPERATURE,
     seed: int = _SEED,
     as_json: bool = JSON,
@@ -247,8 +248,9 @@ def generate(
     model = load(run, data, no_data)
     known = None if src is None else _known(model, src, None, at, context)
     made = model.generate(
-        src, at, known, histories=histories, measurements=measurements, temperature=temperature, seed=seed
-    )
+        src, at, known, histories=histories, measurements=measurements, temperature=temperature, seed=seed,
+        prefixes=prefixes,
+    )  # fmt: skip
     if png is not None:
         pictures.generated_picture(made, png)
     print_json(show.generated_values(made)) if as_json else print(show.generated_text(made))

@@ -35,7 +35,8 @@ def rtt(
     pairs: Path | None = typer.Option(
         None,
         "--pairs",
-        help="Table with src_addr, dst_addr and optionally event_time and rtt: one answer per row.",
+        help="Table with src, dst and optionally time and rtt, in any format that `ingest` reads: one answer "
+        "per row.",
     ),
     method: str = typer.Option(
         "stack",

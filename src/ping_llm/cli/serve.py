@@ -30,8 +30,14 @@ def serve(
     no_auth: bool = typer.Option(False, "--no-auth", help="Let everybody ask who can reach the address."),
     tls_cert: Path | None = typer.Option(None, "--tls-cert", help="Certificate chain (PEM), for HTTPS."),
     tls_key: Path | None = typer.Option(None, "--tls-key", help="Private key (PEM) of the certificate."),
+    workers: int = typer.Option(
+        1, "--workers", min=1, help="Processes that answer, each with a model and a queue of its own."
+    ),
     queue: int = typer.Option(1000, "--queue", help="Questions that may wait. One more is refused with 503."),
     wait: float = typer.Option(2.0, "--wait", help="Time that a question waits for others to join it, ms."),
+    longest_wait: float = typer.Option(
+        10.0, "--longest-wait", help="Expected waiting time beyond which a request is refused with 503, s."
+    ),
     drain: float = typer.Option(30.0, "--drain", help="Time for requests in progress after SIGTERM, s."),
     reload: float = typer.Option(
         10.0, "--reload", help="Time between two looks for a newer model in the run, s. 0: only on SIGHUP."
@@ -58,8 +64,10 @@ def serve(
         host=host,
         port=port,
         token_file=token_file,
+        workers=workers,
         queue=queue,
         wait_ms=wait,
+        longest_wait=longest_wait,
         drain_seconds=drain,
         reload_seconds=reload,
         tls_cert=tls_cert,

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import typer
 
+from ping_llm.paths import printable
+
 
 def register_doctor(app: typer.Typer) -> None:
     @app.command()
@@ -51,6 +53,10 @@ def register_describe(app: typer.Typer) -> None:
             print_json(description.as_json())
         else:
             print(description.as_text())
+        for sentence in description.troubles:
+            typer.echo(f"ping-llm: {printable(sentence)}", err=True)
+        if description.troubles:
+            raise typer.Exit(1)
 
     @app.command()
     def sample(

@@ -27,6 +27,7 @@ class Source:
 
     kind: str
     parts: dict[str, ParquetInput]
+    troubles: tuple[str, ...] = ()
 
 
 def open_source(places: Sequence[str], temporary: Path) -> Source:
@@ -39,10 +40,11 @@ def open_source(places: Sequence[str], temporary: Path) -> Source:
     try:
         return Source(MEASUREMENTS_KIND, {"all": open_input(places)})
     except PingError:
-        return Source(RAW_KIND, {"all": _read_raw(places, temporary)})
+        troubles: list[str] = []
+        return Source(RAW_KIND, {"all": _read_raw(places, temporary, troubles)}, tuple(troubles))
 
 
-def _read_raw(places: Sequence[str], temporary: Path) -> ParquetInput:
+def _read_raw(places: Sequence[str], temporary: Path, troubles: list[str]) -> ParquetInput:
     path = temporary / "raw.parquet"
     rows = 0
     with (
@@ -50,22 +52,24 @@ def _read_raw(places: Sequence[str], temporary: Path) -> ParquetInput:
         whole_file(path) as aside,
         pq.ParquetWriter(aside, MEASUREMENTS_WITH_KIND, compression="zstd") as writer,
     ):
-        for batch in read_measurements(places, with_kind=True):
+        for batch in read_measurements(places, with_kind=True, troubles=troubles):
             writer.write_batch(batch)
             progress.advance(len(batch))
             rows += len(batch)
     if not rows:
-        raise PingError(f"{' '.join(places)} has no measurement; `ping-llm ingest` says why.")
+        why = f": {troubles[0]}" if troubles else "; `ping-llm ingest` says why."
+        raise PingError(f"{' '.join(places)} has no measurement{why}")
     return open_input([str(path)])
 
 
 @dataclass(frozen=True)
 class Description:
-    """What is at a path."""
+    """What is at a path. `troubles` are sentences about damaged files of raw input."""
 
     title: str
     kind: str
     parts: dict[str, Figures]
+    troubles: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         summaries = {name: figures.summary for name, figures in self.parts.items()}
@@ -102,4 +106,4 @@ def describe(
                 with connect(memory_mb, threads, Path(folder) / "spill") as connection:
                     parts[name] = measure(connection, data)
                 progress.advance(data.rows)
-        return Description(" ".join(places), source.kind, parts)
+        return Description(" ".join(places), source.kind, parts, source.troubles)

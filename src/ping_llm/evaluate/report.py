@@ -133,7 +133,8 @@ def _opening(result: dict) -> list[str]:
     """The verdict: its first line, a sentence per kind of question, the notes."""
     found = verdict.verdicts(result)
     shown = verdict.main_verdicts(found)
-    parts = [f"<p class=lead>{_text(verdict.overall(found))}</p>", _cards(shown)]
+    first = result.get("warning") or verdict.overall(found)
+    parts = [f"<p class=lead>{_text(first)}</p>", _cards(shown)]
     others = [one for one in found if one not in shown]
     if others:
         parts.append(

@@ -24,7 +24,9 @@ from ping_llm.evaluate import report
 from ping_llm.evaluate.inputs import EvaluateOptions, EvaluationData, Test, read
 from ping_llm.evaluate.metrics import Bootstrap
 from ping_llm.evaluate.scores import ANSWER_LEVELS, LEVELS, Scores, say_damaged, sources_of, strata, summary
+from ping_llm.evaluate.seen import notes, shares, warning
 from ping_llm.files import whole_file, write_json
+from ping_llm.locks import only_writer
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
@@ -33,7 +35,6 @@ from ping_llm.progress import Progress
 from ping_llm.splits.novelty import Novelty
 
 if TYPE_CHECKING:
-    from ping_llm.answer.stack import Stack
     from ping_llm.evaluate.subjects import NetworkMethod
 
 #: Of the parts and of report.json.
@@ -74,14 +75,31 @@ def evaluate_data(
     """The same on data that have been split already."""
     if answers is not None and run is None:
         raise UsageError("--answers needs a run")
-    _claim(out, data, options)
     load = _loader(run)
+    # What can be wrong with the run and the world is wrong before anything is written.
+    places = {} if run is None else _places(run, load)
+    truth = None if world is None else _truth(world)
+    with only_writer(out, "evaluate"):
+        return _evaluate(data, out, options, run, world, answers, load, places, truth)
+
+
+def _evaluate(
+    data: EvaluationData,
+    out: Path,
+    options: EvaluateOptions,
+    run: Path | None,
+    world: Path | None,
+    answers: Path | None,
+    load: Callable[[], Model],
+    places: dict[str, str],
+    truth: Answering | None,
+) -> dict:
+    _claim(out, data, options)
     methods: list[tuple[str, str, Callable[[], Answering]]] = [
         (name, _baseline_folder(name), partial(make, name)) for name in map(full_name, options.baselines)
     ]
-    if world is not None:
-        methods.append(("truth", "truth", lambda: _truth(world)))
-    places = {} if run is None else _places(run, load)
+    if truth is not None:
+        methods.append(("truth", "truth", lambda: truth))
     scores: dict[str, dict[str, Scores]] = {test.name: {} for test in data.tests}
     seconds: dict[str, float] = {}
     with Progress("evaluate", (len(methods) + len(places)) * len(data.tests), "parts") as progress:
@@ -263,6 +281,7 @@ def _stored_json(path: Path, make: Callable[[], dict]) -> dict:
 
 def _result(data, options, scores, context, run, load) -> dict:
     stack = None if run is None else load().stack
+    seen = None if run is None else shares(run, data, stack)
     tests: dict = {}
     for test in data.tests:
         bootstrap = Bootstrap(sources_of(test.asked), options.replicates, options.seed)
@@ -274,7 +293,9 @@ def _result(data, options, scores, context, run, load) -> dict:
         "format": FORMAT,
         "run": None if run is None else str(run),
         "stack": None if stack is None else stack.as_dict(),
-        "notes": _notes(data, stack),
+        "seen": seen,
+        "warning": warning(seen),
+        "notes": notes(data, run, seen),
         "data": {
             "fingerprint": data.fingerprint,
             **data.proof,
@@ -343,26 +364,6 @@ def _network(model: Model) -> "NetworkMethod":
     from ping_llm.evaluate.subjects import NetworkMethod
 
     return NetworkMethod(model)
-
-
-def _notes(data: EvaluationData, stack: "Stack | None") -> list[str]:
-    """Notes on the validity of the figures."""
-    notes = []
-    if data.tests and not data.tests[0].timed:
-        notes.append(
-            "Times tell nothing in these data (fewer than ten different, or hardly a pair measured twice), "
-            "so there is no test of later times, and a question may look at everything that is not held out."
-        )
-    if stack is not None:
-        for test in data.tests:
-            if test.kind == "pairs":
-                known = stack.trained.classes(test.asked.src, test.asked.dst) == Novelty.KNOWN_PAIR
-                if known.mean() > 0.05:
-                    notes.append(
-                        f"{known.mean():.0%} of the pairs that should be new were trained on: this run has "
-                        "seen the test. Its figures say nothing about new data."
-                    )
-    return notes
 
 
 def _truth(world: Path) -> Answering:

@@ -113,7 +113,14 @@ def stack(kinds: dict) -> str:
         order = sorted(kind["weights"][-1].items(), key=lambda item: -item[1])
         shown = ", ".join(f"{component} {weight:.2f}" for component, weight in order if weight >= 0.02)
         numbers = [f"{kind[key]:.2f}" for key in ("spread", "shift", "scale")]
-        rows.append([html.escape(name), html.escape(shown), *numbers, html.escape(kind["point"])])
+        rows.append(
+            [
+                html.escape(name),
+                html.escape(shown),
+                *numbers,
+                html.escape(", ".join(dict.fromkeys(kind["point"]))),
+            ]
+        )
     return text + table(["kind of question", "weights", "spread", "shift", "scale", "single number"], rows)
 
 

@@ -189,10 +189,13 @@ def main_verdicts(found: list[Verdict]) -> list[Verdict]:
 
 
 def headline(result: Mapping) -> list[str]:
-    """Lines of plain text: the outcome, one sentence per kind of question, then the report's notes."""
+    """Lines of plain text: the outcome, one sentence per kind of question, then the report's notes.
+
+    A report on tests that the run has seen says so first.
+    """
     found = verdicts(result)
     sentences = [verdict.sentence for verdict in main_verdicts(found)]
-    return [overall(found), *sentences, *notes(result)]
+    return [*filter(None, [result.get("warning")]), overall(found), *sentences, *notes(result)]
 
 
 def notes(result: Mapping) -> list[str]:

@@ -12,6 +12,7 @@ from ping_llm.answer.stack import FOLDER, Stack
 from ping_llm.answer.stacking import fit_stack
 from ping_llm.errors import PingError
 from ping_llm.fit.held_out import further_splits, held_out
+from ping_llm.locks import only_writer
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.measurements.parquet import read_measurements
@@ -33,9 +34,10 @@ def calibrate_columns(
     if not tests:
         raise PingError("nothing is held out to calibrate with: hold out more, or bring more data")
     model = Model.load(run, data=False)
-    further = further_splits(train, options, most // 2, tests)
-    stack = fit_stack(model, network_train, tests, train, tuple(names or usable()), about(train), further)
-    stack.save(run / FOLDER)
+    with only_writer(run, "calibrate"):
+        further = further_splits(train, options, most // 2, tests)
+        stack = fit_stack(model, network_train, tests, train, tuple(names or usable()), about(train), further)
+        stack.save(run / FOLDER)
     return stack
 
 

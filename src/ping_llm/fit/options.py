@@ -1,4 +1,4 @@
-"""What a fit can be told, with every default."""
+"""Options of a fit, with every default."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any

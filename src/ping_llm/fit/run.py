@@ -1,4 +1,4 @@
-"""`ping-llm fit`: the whole way, step by step. Every step leaves whole files, so a second start goes on.
+"""`ping-llm fit`: the whole way, step by step. Every step leaves whole files, so a second start resumes.
 
 RUN/fit.json        what was asked for, and how long each step has taken
     measurements/   what the input became, if it was not a table of measurements already
@@ -26,6 +26,7 @@ from ping_llm.extras import need
 from ping_llm.files import whole_file, write_json
 from ping_llm.fit.held_out import held_out
 from ping_llm.fit.options import FEWEST, FINAL_SHARE, FitOptions
+from ping_llm.locks import LOCK_FILE, only_writer
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.parquet import read_measurements
@@ -47,14 +48,20 @@ class Journal:
         }
         self._state: dict[str, Any] = {"format": FORMAT, **asked, "seconds": {}, "done": []}
         if self._path.exists():
-            saved = json.loads(self._path.read_text())
+            try:
+                saved = json.loads(self._path.read_text())
+                saved["seconds"], saved["done"]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise PingError(
+                    f"{self._path} is damaged ({error}), so nobody knows what was done: give another --run"
+                ) from error
             differing = [key for key in asked if saved.get(key) != asked[key]]
             if differing:
                 raise UsageError(
                     f"{run} holds a fit with other {' and '.join(differing)}: give another --run"
                 )
             self._state = saved
-        elif run.exists() and any(run.iterdir()):
+        elif run.exists() and any(entry.name != LOCK_FILE for entry in run.iterdir()):
             raise UsageError(f"{run} is not empty and holds no fit: give another --run")
 
     def begin(self) -> None:
@@ -98,6 +105,19 @@ def fit(
     if options.minutes <= 0:
         raise UsageError(f"--minutes must be above 0, not {options.minutes:g}")
     need("train")
+    Journal(run, inputs, options, start)  # refuses before anything is made
+    with only_writer(run, "fit", with_parts=True):
+        return _fit(inputs, run, options, say, start, world)
+
+
+def _fit(
+    inputs: Sequence[str],
+    run: Path,
+    options: FitOptions,
+    say: Callable[[str], None],
+    start: Path | None,
+    world: Path | None,
+) -> dict[str, Any]:
     journal = Journal(run, inputs, options, start)
     measurements = _measurements_folder(inputs)
     if measurements is None:
@@ -216,7 +236,7 @@ def _train(
 
     outcome = train(config, overrides, run=run, rows=rows, weights=start, minutes=minutes)
     if outcome.state == "stopped":
-        raise PingError(f"stopped after step {outcome.step} and saved: the same command goes on from there")
+        raise PingError(f"stopped after step {outcome.step} and saved: the same command resumes from there")
 
 
 def _remember_data(run: Path, rows: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ping_llm.errors import PingError
 from ping_llm.ingest.options import IngestOptions
 
 if TYPE_CHECKING:
@@ -10,18 +11,25 @@ if TYPE_CHECKING:
 
 
 def read_measurements(
-    paths: Sequence[str], options: IngestOptions = IngestOptions(), with_kind: bool = False
+    paths: Sequence[str],
+    options: IngestOptions = IngestOptions(),
+    with_kind: bool = False,
+    troubles: list[str] | None = None,
 ) -> "Iterator[pa.RecordBatch]":
     """Read the measurements of raw input, block by block: neither sorted nor rid of duplicates.
 
-    What is rejected is left out, and what is wrong with a file only ends it; `run.ingest` tells of both.
+    What is rejected is left out, as `run.ingest` counts it.
 
     Args:
       paths: files, folders, patterns, or "-".
       with_kind: with the column `kind`?
+      troubles: takes the sentences about damaged files, of which the whole part is read.
 
     Yields:
       record batches of schema.MEASUREMENTS, or of schema.MEASUREMENTS_WITH_KIND.
+
+    Raises:
+      PingError: a file is damaged, and `troubles` is not given.
     """
     import numpy as np
 
@@ -32,10 +40,15 @@ def read_measurements(
     from ping_llm.measurements.rules import ACCEPTED
 
     for path in find_files(paths):
-        for block in InputFile(path, options):
+        file = InputFile(path, options)
+        for block in file:
             accepted = np.flatnonzero(block.columns.verdict == ACCEPTED)
             if len(accepted):
                 yield measurement_rows(part_rows(block, accepted, 0, 0), with_kind)
+        if troubles is not None:
+            troubles += file.trouble.sentences
+        elif file.trouble.sentences:
+            raise PingError(f"{file.trouble.sentences[0]}; `ping-llm ingest` keeps what is whole")
 
 
 __all__ = ["IngestOptions", "read_measurements"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ping_llm.errors import UsageError
-from ping_llm.paths import files_below, matching_files
+from ping_llm.paths import files_below, holds_measurements, matching_files
 
 RTT_CHOICES = ("avg", "min", "max", "each")
 SOURCE_CHOICES = ("auto", "from", "src_addr")
@@ -99,7 +99,7 @@ def find_files(inputs: Sequence[str], out: Path | None = None) -> list[str]:
         if path.is_dir():
             files = _files_below(path, out)
             if not files:
-                raise UsageError(f"{given} is a folder without files in it")
+                raise UsageError(f"{given} is a folder without files of measurements in it")
             found.update(files)
         elif path.exists():
             found.add(given)
@@ -113,14 +113,22 @@ def find_files(inputs: Sequence[str], out: Path | None = None) -> list[str]:
     return sorted(found)
 
 
+#: What ingest, simulate and split write beside measurements. In such folders only Parquet files hold any.
+_NOTES = ("ingest.json", "world.json", "shard.json", "split.json")
+
+
 def _files_below(folder: Path, out: Path | None) -> list[str]:
-    """All files but hidden ones (.name, _name), and but the output's own when it lies inside."""
+    """All files but hidden ones (.name, _name), our own notes, and the output's own when it lies inside."""
     files = []
-    ingested = (folder / "ingest.json").exists()  # our own output: only its days are measurements
+    ours: dict[Path, bool] = {}
     for path in files_below(folder):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith((".", "_")) for part in parts)
-        hidden |= ingested and not parts[0].startswith("date=")
+        above = [folder, *(folder.joinpath(*parts[:count]) for count in range(1, len(parts)))]
+        for place in above:
+            if place not in ours:
+                ours[place] = any((place / note).exists() for note in _NOTES)
+        hidden |= any(ours[place] and not holds_measurements(place, path) for place in above)
         own = out is not None and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(out))
         if not hidden and not own:
             files.append(str(path))

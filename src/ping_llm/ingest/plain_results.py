@@ -11,6 +11,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ping_llm.ascii import (
+    BRACE,
+    BRACE_END,
+    BRACKET,
+    BRACKET_END,
+    COLON,
+    COMMA,
+    DOT,
+    LOWER_E,
+    LOWER_F,
+    LOWER_N,
+    LOWER_T,
+    MINUS,
+    NEWLINE,
+    NINE,
+    QUOTE,
+    RETURN,
+    SPACE,
+    TAB,
+    UPPER_E,
+    ZERO,
+)
 from ping_llm.compiled import kernel
 from ping_llm.ingest.columns import ERROR, IGNORED, LOST, REPLY
 from ping_llm.measurements import address_kernels
@@ -101,7 +123,7 @@ def _read_block(data, starts, ends, taken, integers, packed, valid, empty, offse
 def _read_result(data, index, end, integers, spans, kinds, rtts, packets):
     """Read one object; the number of packets read so far, or _GIVE_UP."""
     index = _skip_space(data, index, end)
-    if index >= end or data[index] != 123:
+    if index >= end or data[index] != BRACE:
         return _GIVE_UP
     index += 1
     seen = 0
@@ -139,7 +161,7 @@ def _read_result(data, index, end, integers, spans, kinds, rtts, packets):
                 field, span = 9, DST
         elif length == 2 and key == _AF:
             field, column = 10, VERSION
-        elif length == 9 and key == _TIMESTAMP and data[key_start] == 116:
+        elif length == 9 and key == _TIMESTAMP and data[key_start] == LOWER_T:
             field, column = 11, TIMESTAMP
         if field >= 0:
             if seen & (1 << field):
@@ -151,7 +173,7 @@ def _read_result(data, index, end, integers, spans, kinds, rtts, packets):
             if index == _GIVE_UP or exponent != 0:
                 return _GIVE_UP
             # "1.0" has an exponent of -1, "-0" none: both are left to the careful way.
-            if mantissa == 0 and data[start] == 45:
+            if mantissa == 0 and data[start] == MINUS:
                 return _GIVE_UP
             integers[column] = mantissa
         elif span >= 0:
@@ -180,9 +202,9 @@ def _read_result(data, index, end, integers, spans, kinds, rtts, packets):
         index = _skip_space(data, index, end)
         if index >= end:
             return _GIVE_UP
-        if data[index] == 125:
+        if data[index] == BRACE_END:
             break
-        if data[index] != 44:
+        if data[index] != COMMA:
             return _GIVE_UP
         index += 1
     if _skip_space(data, index + 1, end) != end or seen != _EVERY_FIELD:
@@ -193,13 +215,13 @@ def _read_result(data, index, end, integers, spans, kinds, rtts, packets):
 @kernel
 def _read_packets(data, index, end, kinds, rtts, packets):
     """Read a list of packets of which at least one was sent: (position or _GIVE_UP, packets so far)."""
-    if index >= end or data[index] != 91:
+    if index >= end or data[index] != BRACKET:
         return _GIVE_UP, packets
     index += 1
     sent = False
     while True:
         index = _skip_space(data, index, end)
-        if index >= end or data[index] != 123:
+        if index >= end or data[index] != BRACE:
             return _GIVE_UP, packets
         index += 1
         ignored, replied, lost, failed = False, False, False, False
@@ -232,9 +254,9 @@ def _read_packets(data, index, end, kinds, rtts, packets):
             index = _skip_space(data, index, end)
             if index >= end:
                 return _GIVE_UP, packets
-            if data[index] == 125:
+            if data[index] == BRACE_END:
                 break
-            if data[index] != 44:
+            if data[index] != COMMA:
                 return _GIVE_UP, packets
             index += 1
         rtts[packets] = rtt
@@ -254,9 +276,9 @@ def _read_packets(data, index, end, kinds, rtts, packets):
         index = _skip_space(data, index + 1, end)
         if index >= end:
             return _GIVE_UP, packets
-        if data[index] == 93:
+        if data[index] == BRACKET_END:
             break
-        if data[index] != 44:
+        if data[index] != COMMA:
             return _GIVE_UP, packets
         index += 1
     if not sent:
@@ -266,7 +288,7 @@ def _read_packets(data, index, end, kinds, rtts, packets):
 
 @kernel
 def _skip_space(data, index, end):
-    while index < end and (data[index] == 32 or data[index] == 9 or data[index] == 10 or data[index] == 13):
+    while index < end and data[index] in (SPACE, TAB, NEWLINE, RETURN):
         index += 1
     return index
 
@@ -274,19 +296,19 @@ def _skip_space(data, index, end):
 @kernel
 def _skip_string(data, index, end):
     """The position after a string that begins at index: plain ASCII without escapes."""
-    if index >= end or data[index] != 34:
+    if index >= end or data[index] != QUOTE:
         return _GIVE_UP
     index += 1
     while index < end and _PLAIN[data[index]]:
         index += 1
-    return index + 1 if index < end and data[index] == 34 else _GIVE_UP
+    return index + 1 if index < end and data[index] == QUOTE else _GIVE_UP
 
 
 @kernel
 def _read_key(data, index, end):
     """A key and its colon: (position after, length of the key, the key as a number)."""
     start = index + 1
-    if index >= end or data[index] != 34:
+    if index >= end or data[index] != QUOTE:
         return _GIVE_UP, 0, 0
     index = start
     number = 0
@@ -294,10 +316,10 @@ def _read_key(data, index, end):
         number = (number << 8) | data[index]
         index += 1
     length = index - start
-    if index >= end or data[index] != 34:
+    if index >= end or data[index] != QUOTE:
         return _GIVE_UP, 0, 0
     index = _skip_space(data, index + 1, end)
-    if index >= end or data[index] != 58:
+    if index >= end or data[index] != COLON:
         return _GIVE_UP, 0, 0
     return _skip_space(data, index + 1, end), length, number
 
@@ -313,28 +335,28 @@ def _as_number(data, start, length):
 @kernel
 def _read_number(data, index, end):
     """Digits and a fraction: (position after, all digits, power of ten). Exponents are given up on."""
-    negative = index < end and data[index] == 45
+    negative = index < end and data[index] == MINUS
     if negative:
         index += 1
     start = index
     mantissa = 0
-    while index < end and 48 <= data[index] <= 57:
-        mantissa = mantissa * 10 + (int(data[index]) - 48)
+    while index < end and ZERO <= data[index] <= NINE:
+        mantissa = mantissa * 10 + (int(data[index]) - ZERO)
         index += 1
     digits = index - start
-    if digits == 0 or digits > 18 or (digits > 1 and data[start] == 48):
+    if digits == 0 or digits > 18 or (digits > 1 and data[start] == ZERO):
         return _GIVE_UP, 0, 0
     exponent = 0
-    if index < end and data[index] == 46:
+    if index < end and data[index] == DOT:
         index += 1
         point = index
-        while index < end and 48 <= data[index] <= 57:
-            mantissa = mantissa * 10 + (int(data[index]) - 48)
+        while index < end and ZERO <= data[index] <= NINE:
+            mantissa = mantissa * 10 + (int(data[index]) - ZERO)
             index += 1
         exponent = point - index
         if exponent == 0 or digits - exponent > 18:
             return _GIVE_UP, 0, 0
-    if index < end and (data[index] == 101 or data[index] == 69):
+    if index < end and (data[index] == LOWER_E or data[index] == UPPER_E):
         return _GIVE_UP, 0, 0
     if negative:
         mantissa = -mantissa
@@ -347,13 +369,13 @@ def _skip_value(data, index, end):
     if index >= end:
         return _GIVE_UP
     character = data[index]
-    if character == 34:
+    if character == QUOTE:
         return _skip_string(data, index, end)
-    if character == 116:
+    if character == LOWER_T:
         return _skip_literal(data, index, end, 4, 0x74727565)  # true
-    if character == 102:
+    if character == LOWER_F:
         return _skip_literal(data, index, end, 5, 0x66616C7365)  # false
-    if character == 110:
+    if character == LOWER_N:
         return _skip_literal(data, index, end, 4, 0x6E756C6C)  # null
     position, _, _ = _read_number(data, index, end)
     return position

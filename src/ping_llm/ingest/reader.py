@@ -3,6 +3,7 @@
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,12 @@ from ping_llm.measurements.schema import Reject
 from ping_llm.paths import literal, utf8_name
 
 #: What a format is recognised by: the first lines.
-_LOOK_AHEAD = 64 << 10
+LOOK_AHEAD = 64 << 10
 
 #: In the sentence about an error that is a bug of ours.
 UNEXPECTED = "unexpected"
 
-_PARQUET_MAGIC = b"PAR1"
+PARQUET_MAGIC = b"PAR1"
 
 
 @dataclass
@@ -109,8 +110,8 @@ class InputFile:
             )
 
     def _read_stream(self, stream: Chunks) -> Iterator[JudgedBlock]:
-        head = stream.peek(_LOOK_AHEAD)
-        if head.startswith(_PARQUET_MAGIC):
+        head = stream.peek(LOOK_AHEAD)
+        if head.startswith(PARQUET_MAGIC):
             yield from self._read_parquet(stream)
             return
         if head.startswith(b"\xef\xbb\xbf"):
@@ -120,10 +121,16 @@ class InputFile:
         if form is not None:
             yield from self._read_csv(stream, form)
             return
-        by_line = _one_record_a_line(head)
-        for block in records.lines(stream) if by_line else records.values(stream):
+        by_line = one_record_a_line(head)
+        blocks = records.lines(stream) if by_line else records.values(stream)
+        keys = tables.json_keys(first_value(head))
+        if keys is not None and not tables.missing_columns(keys):
+            for block in blocks:
+                yield self._judge(block, tables.read_json_block(block.texts, keys), stream)
+            return
+        for block in blocks:
             read = atlas.read_block(block, self._options)
-            if by_line and (split := block.with_lines_split(_odd_lines(read.columns.verdict))):
+            if by_line and (split := block.with_lines_split(odd_lines(read.columns.verdict))):
                 block = split
                 read = atlas.read_block(block, self._options)
             yield self._judge(block, read.columns, stream)
@@ -132,14 +139,13 @@ class InputFile:
 
     def _read_csv(self, stream: Chunks, form: tables.CsvFormat) -> Iterator[JudgedBlock]:
         if absent := tables.missing_columns(form.places):
-            names = stream.peek(_LOOK_AHEAD).partition(b"\n")[0].decode("utf-8", "replace")
+            names = stream.peek(LOOK_AHEAD).partition(b"\n")[0].decode("utf-8", "replace")
             self.trouble.add(f"{stream.name}: {tables.absent_sentence(absent, names.split(form.delimiter))}")
             return
         for block in records.lines(stream):
             if len(block) and block.numbers[0] == 1:
                 block = block.without_first()  # the header
-            texts = [block.text(index) for index in range(len(block))]
-            yield self._judge(block, tables.read_csv_block(texts, form), stream)
+            yield self._judge(block, tables.read_csv_block(block.texts, form), stream)
 
     def _judge(self, block: records.Block, columns: ParsedRecords, stream: Chunks) -> JudgedBlock:
         judge(columns)
@@ -188,16 +194,7 @@ class InputFile:
 
     def _read_parquet(self, stream: Chunks) -> Iterator[JudgedBlock]:
         # Read once through, for the hash and into a file when it is not one, then by its own directory.
-        direct = stream.is_file and self._name == self.path  # Arrow opens no other names
-        with tempfile.TemporaryDirectory(dir=self._spool) as folder:
-            path = literal(Path(self.path)) if direct else Path(folder) / "table.parquet"
-            if direct:
-                for _ in stream:
-                    pass
-            else:
-                with path.open("wb") as copy:
-                    for chunk in stream:
-                        copy.write(chunk)
+        with as_file(stream, self.path, self._spool) as path:
             row = 1
             try:
                 for columns, batch in tables.read_parquet(path):
@@ -217,6 +214,28 @@ class InputFile:
                 )
 
 
+@contextmanager
+def as_file(stream: Chunks, path: str, spool: Path | None = None) -> Iterator[Path]:
+    """A file with the bytes of a stream: the input itself, or a copy of what was packed in it."""
+    with tempfile.TemporaryDirectory(dir=spool) as folder:
+        if stream.is_file and utf8_name(path) == path:  # Arrow opens no other names
+            for _ in stream:
+                pass
+            yield literal(Path(path))
+            return
+        copied = Path(folder) / "table.parquet"
+        with copied.open("wb") as copy:
+            for chunk in stream:
+                copy.write(chunk)
+        yield copied
+
+
+def first_value(head: bytes) -> bytes:
+    """The first object of a text of JSON."""
+    starts, ends, _ = scan.split_text(head)
+    return head[starts[0] : ends[0]] if len(starts) else b""
+
+
 def _row_texts(batch: pa.RecordBatch) -> Callable[[int], bytes]:
     return lambda index: tables.row_text(batch, index)
 
@@ -232,13 +251,13 @@ def _rejected(
     return rejected
 
 
-def _odd_lines(verdict: np.ndarray) -> list[int]:
+def odd_lines(verdict: np.ndarray) -> list[int]:
     """Lines that are not an object: they may be several, or an array of them."""
     odd = (verdict == VERDICT[Reject.UNPARSABLE]) | (verdict == VERDICT[Reject.NOT_AN_OBJECT])
     return np.flatnonzero(odd).tolist()
 
 
-def _one_record_a_line(head: bytes) -> bool:
+def one_record_a_line(head: bytes) -> bool:
     """JSON lines, or no JSON at all; False for arrays, several values on a line, and a value over lines."""
     head = head.lstrip()
     if head.startswith(b"["):

@@ -181,6 +181,10 @@ class Block:
     def text(self, index: int) -> bytes:
         return self.data[self.starts[index] : self.ends[index]]
 
+    @property
+    def texts(self) -> list[bytes]:
+        return [self.text(index) for index in range(len(self))]
+
     def with_lines_split(self, lines: Sequence[int]) -> "Block | None":
         """A block in which lines that hold several objects, and nothing else, are split into these.
 

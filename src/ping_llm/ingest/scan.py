@@ -1,11 +1,21 @@
-"""Finding where JSON values begin and end, byte by byte, compiled.
-
-Characters are their ASCII codes: 34 is a quote, 44 a comma, 91 and 93 are brackets, 92 a backslash,
-123 and 125 braces.
-"""
+"""Finding where JSON values begin and end, byte by byte, compiled."""
 
 import numpy as np
 
+from ping_llm.ascii import (
+    BACKSLASH,
+    BRACE,
+    BRACE_END,
+    BRACKET,
+    BRACKET_END,
+    COLON,
+    COMMA,
+    NEWLINE,
+    QUOTE,
+    RETURN,
+    SPACE,
+    TAB,
+)
 from ping_llm.compiled import kernel
 
 
@@ -19,16 +29,16 @@ def _depth(data):
         if in_string:
             if escaped:
                 escaped = False
-            elif character == 92:
+            elif character == BACKSLASH:
                 escaped = True
-            elif character == 34:
+            elif character == QUOTE:
                 in_string = False
-        elif character == 34:
+        elif character == QUOTE:
             in_string = True
-        elif character == 91 or character == 123:
+        elif character in (BRACKET, BRACE):
             level += 1
             deepest = max(deepest, level)
-        elif character == 93 or character == 125:
+        elif character in (BRACKET_END, BRACE_END):
             level -= 1
     return deepest, level
 
@@ -52,9 +62,6 @@ STATE_SIZE = 13
 
 #: The kinds of the open containers are one bit each, the innermost the lowest; deeper than this is forgotten.
 _KIND_BITS = 2**62 - 1
-
-_QUOTE, _COMMA, _COLON, _BACKSLASH, _NEWLINE = (ord(character) for character in '",:\\\n')
-_BRACKET, _BRACKET_END, _BRACE, _BRACE_END = (ord(character) for character in "[]{}")
 
 #: Start of a hash of a key; a hash of 0 is none.
 _HASH_SEED = 7
@@ -108,11 +115,11 @@ def split_values(data, begin, state, starts, ends):
         if in_string:
             if escaped:
                 escaped = False
-            elif character == _BACKSLASH:
+            elif character == BACKSLASH:
                 escaped = True
-            elif character == _QUOTE:
+            elif character == QUOTE:
                 in_string = False
-                last = _QUOTE
+                last = QUOTE
                 if level == 0:
                     starts[found], ends[found] = start, index + 1
                     found += 1
@@ -127,7 +134,7 @@ def split_values(data, begin, state, starts, ends):
                         level = 1
                         kinds = 0
                     candidate = -1
-            if character == _NEWLINE:
+            if character == NEWLINE:
                 in_string = False
                 escaped = False
                 level = 0
@@ -136,10 +143,10 @@ def split_values(data, begin, state, starts, ends):
                 start = candidate = -1
             hashed = hashed * 31 + character
         elif level > 0:
-            if character == _QUOTE:
+            if character == QUOTE:
                 in_string = True
                 hashed = _HASH_SEED
-                if before == _BRACE and before_that == _NEWLINE and level > 1:
+                if before == BRACE and before_that == NEWLINE and level > 1:
                     # `last` is the brace by now: what it followed was kept in `candidate`.
                     if candidate < 0:
                         starts[found], ends[found] = start, index - 2
@@ -150,46 +157,46 @@ def split_values(data, begin, state, starts, ends):
                         key = 0
                 else:
                     candidate = -1
-            elif character in (_BRACKET, _BRACE):
+            elif character in (BRACKET, BRACE):
                 if kinds & 1 == 1:
-                    allowed = last in (_COMMA, _BRACKET)
+                    allowed = last in (COMMA, BRACKET)
                 else:
-                    allowed = last == _COLON
-                candidate = index if character == _BRACE and before == _NEWLINE and allowed else -1
+                    allowed = last == COLON
+                candidate = index if character == BRACE and before == NEWLINE and allowed else -1
                 level += 1
-                kinds = ((kinds << 1) | np.int64(character == _BRACKET)) & _KIND_BITS
-            elif character in (_BRACKET_END, _BRACE_END):
+                kinds = ((kinds << 1) | np.int64(character == BRACKET)) & _KIND_BITS
+            elif character in (BRACKET_END, BRACE_END):
                 level -= 1
                 kinds >>= 1
                 if level == 0:
                     starts[found], ends[found] = start, index + 1
                     found += 1
                     start = -1
-            if character != 32 and character != 9 and character != _NEWLINE and character != 13:
+            if character not in (SPACE, TAB, NEWLINE, RETURN):
                 last = character
         else:
-            space = character == 32 or character == 9 or character == _NEWLINE or character == 13
-            mark = character in (_COMMA, _BRACKET, _BRACKET_END, _BRACE, _BRACE_END)
-            if in_scalar and (space or mark or character == _QUOTE):
+            space = character in (SPACE, TAB, NEWLINE, RETURN)
+            mark = character in (COMMA, BRACKET, BRACKET_END, BRACE, BRACE_END)
+            if in_scalar and (space or mark or character == QUOTE):
                 in_scalar = False
                 starts[found], ends[found] = start, index
                 found += 1
                 start = -1
-            if character == _BRACKET and not in_array:
+            if character == BRACKET and not in_array:
                 in_array = True
-            elif character == _BRACKET_END and in_array:
+            elif character == BRACKET_END and in_array:
                 in_array = False
-            elif character in (_BRACKET, _BRACE):
+            elif character in (BRACKET, BRACE):
                 level = 1
                 start = index
-                kinds = np.int64(character == _BRACKET)
+                kinds = np.int64(character == BRACKET)
                 last = character
                 key = 0
                 candidate = -1
-            elif character in (_BRACKET_END, _BRACE_END):
+            elif character in (BRACKET_END, BRACE_END):
                 starts[found], ends[found] = index, index + 1
                 found += 1
-            elif character == _QUOTE:
+            elif character == QUOTE:
                 in_string = True
                 start = index
             elif not space and not mark and not in_scalar:

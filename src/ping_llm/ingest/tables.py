@@ -6,13 +6,14 @@ A table is taken at its word: one row is one measurement, from the source it nam
 import csv
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -77,8 +78,8 @@ def _normal(name: str) -> str:
     return name.strip().strip('"').strip().lower().replace(" ", "_").replace("-", "_").replace(".", "_")
 
 
-def missing_columns(found: dict[str, int]) -> list[str]:
-    return [name for name in REQUIRED_COLUMNS if name not in found]
+def missing_columns(found: Mapping[str, Any], required: Sequence[str] = REQUIRED_COLUMNS) -> list[str]:
+    return [name for name in required if name not in found]
 
 
 def from_arrays(given: dict[str, pa.Array], count: int) -> ParsedRecords:
@@ -141,13 +142,57 @@ def csv_format(first_line: bytes) -> CsvFormat | None:
 
 def read_csv_block(records: Sequence[bytes], form: CsvFormat) -> ParsedRecords:
     """Columns of a block of CSV lines. A line with another number of fields is UNPARSABLE."""
+    return _judged(*csv_arrays(records, form))
+
+
+def csv_arrays(records: Sequence[bytes], form: CsvFormat) -> tuple[dict[str, pa.Array], np.ndarray]:
+    """Texts of CSV lines by our column names, and which lines have another number of fields."""
     table = _parse_quickly(records, form)
-    unparsable = np.zeros(len(records), bool)
-    if table is None:
-        table, unparsable = _parse_singly(records, form)
-    columns = from_arrays(table, len(records))
+    return (table, np.zeros(len(records), bool)) if table is not None else _parse_singly(records, form)
+
+
+def _judged(table: dict[str, pa.Array], unparsable: np.ndarray) -> ParsedRecords:
+    columns = from_arrays(table, len(unparsable))
     columns.verdict[unparsable] = VERDICT[Reject.UNPARSABLE]
     return columns
+
+
+#: Keys of RIPE Atlas results that a table's rows do not have.
+_OF_ATLAS = ("result", "fw", "sent", "rcvd", "avg")
+
+
+def json_keys(first: bytes) -> dict[str, str] | None:
+    """Our column name → key, if the first of several JSON objects is a row of a table; None for others."""
+    try:
+        record = orjson.loads(first)
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or any(key in record for key in _OF_ATLAS):
+        return None
+    names = list(record)
+    keys = {column: names[place] for column, place in match_columns(names).items()}
+    return keys if {"src_addr", "dst_addr"} <= set(keys) else None
+
+
+def read_json_block(records: Sequence[bytes], keys: dict[str, str]) -> ParsedRecords:
+    """Columns of a block of JSON objects that are rows of a table."""
+    return _judged(*json_arrays(records, keys))
+
+
+def json_arrays(records: Sequence[bytes], keys: dict[str, str]) -> tuple[dict[str, pa.Array], np.ndarray]:
+    """Values of JSON objects as texts by our column names, and which records are no objects."""
+    unparsable = np.zeros(len(records), bool)
+    values: dict[str, list[str | None]] = {name: [] for name in keys}
+    for index, record in enumerate(records):
+        try:
+            row = orjson.loads(record)
+        except ValueError:
+            row = None
+        unparsable[index] = not isinstance(row, dict)
+        for name, key in keys.items():
+            value = None if unparsable[index] else row.get(key)
+            values[name].append(value if value is None or isinstance(value, str) else str(value))
+    return {name: pa.array(column, pa.string()) for name, column in values.items()}, unparsable
 
 
 def _parse_quickly(records: Sequence[bytes], form: CsvFormat) -> dict[str, pa.Array] | None:
@@ -208,7 +253,15 @@ def _parse_singly(records: Sequence[bytes], form: CsvFormat) -> tuple[dict[str, 
 
 
 def read_parquet(path: Path) -> Iterator[tuple[ParsedRecords, pa.RecordBatch]]:
-    """Columns of a Parquet file, batch by batch, with the batch they come from.
+    """Columns of a Parquet file, batch by batch, with the batch they come from; raises as the next."""
+    for given, part in parquet_arrays(path, REQUIRED_COLUMNS):
+        yield from_arrays(given, len(part)), part
+
+
+def parquet_arrays(
+    path: Path, required: Sequence[str]
+) -> Iterator[tuple[dict[str, pa.Array], pa.RecordBatch]]:
+    """Arrays of a Parquet file by our column names, batch by batch, with the batch they come from.
 
     Raises:
       pa.ArrowException, OSError, UnicodeDecodeError: the file is damaged.
@@ -217,7 +270,7 @@ def read_parquet(path: Path) -> Iterator[tuple[ParsedRecords, pa.RecordBatch]]:
     with _open(path) as file:
         names = file.schema_arrow.names
         places = match_columns(names)
-        if absent := missing_columns(places):
+        if absent := missing_columns(places, required):
             raise MissingColumns(absent_sentence(absent, names))
         wanted = {name: names[place] for name, place in places.items()}
         chosen = sorted(set(wanted.values()))
@@ -233,7 +286,7 @@ def read_parquet(path: Path) -> Iterator[tuple[ParsedRecords, pa.RecordBatch]]:
                 rows = _rows_at_once(batch)
                 for start in range(0, len(batch), rows):
                     part = batch.slice(start, rows)
-                    yield from_arrays({name: part[own] for name, own in wanted.items()}, len(part)), part
+                    yield {name: part[own] for name, own in wanted.items()}, part
 
 
 def _open(path: Path, as_dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
@@ -320,11 +373,11 @@ def absent_sentence(absent: Sequence[str], names: Sequence[str]) -> str:
 def row_text(batch: pa.RecordBatch, index: int) -> bytes:
     """A row of a table as text, for the rejects."""
     names = batch.schema.names
-    row = {name: _value(column[index]) for name, column in zip(names, batch.columns, strict=True)}
+    row = {name: plain_value(column[index]) for name, column in zip(names, batch.columns, strict=True)}
     return json.dumps(row, default=str, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _value(scalar: pa.Scalar) -> Any:
+def plain_value(scalar: pa.Scalar) -> Any:
     """A value for JSON, whatever it is: a reject may hold what Python has no type for.
 
     Years outside 1 to 9999, unknown time zones and nanoseconds are written as numbers and dates of NumPy. The
@@ -334,11 +387,11 @@ def _value(scalar: pa.Scalar) -> Any:
     if not scalar.is_valid:
         return None
     if pa.types.is_dictionary(kind):
-        return _value(scalar.value)
+        return plain_value(scalar.value)
     if pa.types.is_struct(kind):
-        return {name: _value(value) for name, value in scalar.items()}
+        return {name: plain_value(value) for name, value in scalar.items()}
     if pa.types.is_nested(kind):
-        return [_value(value) for value in scalar.values]
+        return [plain_value(value) for value in scalar.values]
     if not pa.types.is_temporal(kind) or pa.types.is_interval(kind):
         return scalar.as_py()
     try:

@@ -1,21 +1,19 @@
-"""The compiled loops behind `addresses`: parse, print and classify, one address per turn.
-
-Characters are their ASCII codes: 46 is a dot, 48 to 57 are digits, 58 is a colon.
-"""
+"""The compiled loops behind `addresses`: parse, print and classify, one address per turn."""
 
 import numpy as np
 
+from ping_llm.ascii import COLON, DOT, LOWER_A, LOWER_F, NINE, UPPER_A, UPPER_F, ZERO
 from ping_llm.compiled import kernel
 
 
 @kernel
 def _hex_value(character: int) -> int:
-    if 48 <= character <= 57:
-        return character - 48
-    if 97 <= character <= 102:
-        return character - 87
-    if 65 <= character <= 70:
-        return character - 55
+    if ZERO <= character <= NINE:
+        return character - ZERO
+    if LOWER_A <= character <= LOWER_F:
+        return character - LOWER_A + 10
+    if UPPER_A <= character <= UPPER_F:
+        return character - UPPER_A + 10
     return -1
 
 
@@ -26,19 +24,19 @@ def _parse_ipv4(data: np.ndarray, start: int, end: int, out: np.ndarray, positio
     value = 0
     digits = 0
     for index in range(start, end + 1):
-        character = data[index] if index < end else np.uint8(46)
-        if character == 46:
+        character = data[index] if index < end else np.uint8(DOT)
+        if character == DOT:
             if digits == 0 or octets == 4:
                 return False
             out[position + octets] = value
             octets += 1
             value = 0
             digits = 0
-        elif 48 <= character <= 57:
+        elif ZERO <= character <= NINE:
             # A leading zero may mean octal elsewhere: ambiguous, so refused, as ipaddress does.
             if digits > 0 and value == 0:
                 return False
-            value = value * 10 + int(character) - 48
+            value = value * 10 + int(character) - ZERO
             digits += 1
             if value > 255:
                 return False
@@ -52,7 +50,7 @@ def _parse_ipv6(data: np.ndarray, start: int, end: int, out: np.ndarray) -> bool
     position = 0  # bytes written
     gap = -1  # bytes before the "::"
     index = start
-    if end - start >= 2 and data[start] == 58 and data[start + 1] == 58:
+    if end - start >= 2 and data[start] == COLON and data[start + 1] == COLON:
         gap = 0
         index = start + 2
     while index < end:
@@ -64,7 +62,7 @@ def _parse_ipv6(data: np.ndarray, start: int, end: int, out: np.ndarray) -> bool
             if index - group_start > 4:
                 break
         digits = index - group_start
-        if index < end and data[index] == 46:
+        if index < end and data[index] == DOT:
             if position > 12 or not _parse_ipv4(data, group_start, end, out, position):
                 return False
             position += 4
@@ -77,12 +75,12 @@ def _parse_ipv6(data: np.ndarray, start: int, end: int, out: np.ndarray) -> bool
         position += 2
         if index == end:
             break
-        if data[index] != 58:
+        if data[index] != COLON:
             return False
         index += 1
         if index == end:
             return False  # a single colon at the end
-        if data[index] == 58:
+        if data[index] == COLON:
             if gap >= 0:
                 return False
             gap = position
@@ -109,7 +107,7 @@ def pack_texts(data: np.ndarray, offsets: np.ndarray, packed: np.ndarray, valid:
             continue
         colon = False
         for index in range(start, min(end, start + 5)):
-            if data[index] == 58:
+            if data[index] == COLON:
                 colon = True
                 break
         if colon:
@@ -143,12 +141,12 @@ def is_ipv4_words(high: np.uint64, low: np.uint64) -> bool:
 @kernel
 def _write_octet(data: np.ndarray, position: int, value: int) -> int:
     if value >= 100:
-        data[position] = 48 + value // 100
+        data[position] = ZERO + value // 100
         position += 1
     if value >= 10:
-        data[position] = 48 + value // 10 % 10
+        data[position] = ZERO + value // 10 % 10
         position += 1
-    data[position] = 48 + value % 10
+    data[position] = ZERO + value % 10
     return position + 1
 
 
@@ -158,7 +156,7 @@ def _write_group(data: np.ndarray, position: int, value: int) -> int:
     for shift in (12, 8, 4, 0):
         digit = (value >> shift) & 15
         if digit or started or shift == 0:
-            data[position] = 48 + digit if digit < 10 else 87 + digit
+            data[position] = ZERO + digit if digit < 10 else LOWER_A + digit - 10
             position += 1
             started = True
     return position
@@ -173,7 +171,7 @@ def unpack_texts(packed: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> N
             for octet in range(12, 16):
                 position = _write_octet(data, position, np.int64(address[octet]))
                 if octet < 15:
-                    data[position] = 46
+                    data[position] = DOT
                     position += 1
         else:
             # RFC 5952: the first longest run of at least two zero groups becomes "::".
@@ -189,8 +187,8 @@ def unpack_texts(packed: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> N
             group = 0
             while group < 8:
                 if group == best_start:
-                    data[position] = 58
-                    data[position + 1] = 58
+                    data[position] = COLON
+                    data[position + 1] = COLON
                     position += 2
                     group += best_length
                     continue
@@ -198,7 +196,7 @@ def unpack_texts(packed: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> N
                 position = _write_group(data, position, value)
                 group += 1
                 if group < 8 and group != best_start:
-                    data[position] = 58
+                    data[position] = COLON
                     position += 1
         offsets[row + 1] = position
 

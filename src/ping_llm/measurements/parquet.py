@@ -16,7 +16,7 @@ from ping_llm.files import whole_file
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.rules import UNKNOWN
 from ping_llm.measurements.schema import KINDS, OPTIONAL_COLUMNS, PING, REQUIRED_COLUMNS
-from ping_llm.paths import files_below, literal, matching_files, sql_path
+from ping_llm.paths import files_below, holds_measurements, literal, matching_files, sql_path
 
 #: Rows of a batch that is read at a time.
 BATCH_ROWS = 1 << 17
@@ -66,7 +66,7 @@ def measurement_files(places: Sequence[str | Path]) -> list[Path]:
     for place in map(str, places):
         path = Path(place)
         if path.is_dir():
-            files = [file for file in files_below(path) if _holds_measurements(path, file)]
+            files = [file for file in files_below(path) if holds_measurements(path, file)]
         elif path.exists():
             files = [path]
         else:
@@ -77,13 +77,6 @@ def measurement_files(places: Sequence[str | Path]) -> list[Path]:
             raise UsageError(f"{place} has no Parquet files; `ping-llm ingest` makes them from raw results")
         found.update(map(str, files))
     return [literal(Path(name)) for name in sorted(found)]
-
-
-def _holds_measurements(folder: Path, file: Path) -> bool:
-    below = file.relative_to(folder).parts
-    hidden = any(part.startswith((".", "_")) for part in below)
-    rejected = "rejects" in (folder.name, *below[:-1])
-    return file.suffix == ".parquet" and not hidden and not rejected
 
 
 def open_input(places: Sequence[str | Path]) -> ParquetInput:

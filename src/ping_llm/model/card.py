@@ -65,7 +65,7 @@ def model_card(model: Exported, run: Path | None) -> str:
         "",
         "## Tokens",
         "",
-        f"{vocab.VOCABULARY_SIZE} tokens: {vocab.BYTE0} roles, then one a byte value ({vocab.BYTE0} + byte).",
+        f"{vocab.VOCABULARY_SIZE} tokens: {vocab.BYTE0} roles, then one per byte ({vocab.BYTE0} + byte).",
         f"RTT encoding: `{tokens.get('rtt_encoding')}`. `tokens.json` has all options, "
         "docs/formats.md of ping-llm the details.",
         "",

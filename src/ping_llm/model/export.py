@@ -10,6 +10,7 @@ from typing import Any
 
 from ping_llm.errors import PingError
 from ping_llm.files import read_yaml, whole_file, write_bytes, write_json
+from ping_llm.locks import only_writer
 from ping_llm.model import checkpoint, weights
 from ping_llm.model.config import ModelConfig
 from ping_llm.tokens.vocab import VOCABULARY_SIZE
@@ -32,12 +33,16 @@ class Exported:
     stack: Path | None = None
 
 
-def remembered_data(source: Path) -> dict[str, str] | None:
-    """Where the rows that a run answers from are, and their fingerprint: {"rows", "fingerprint"}."""
+def remembered_data(source: Path, *names: str) -> dict[str, str] | None:
+    """Where the rows that a run answers from are, and their fingerprint: {"rows", "fingerprint"}.
+
+    Args:
+      names: `data` asks for what the network was trained on, whatever it answers from.
+    """
     run = source if (source / RUN).is_file() else _run_of(source / "x")
     known = {} if run is None else _json(run / RUN)
     # A fit looks back on all of its data, a training on what it was trained on.
-    data = known.get("context_data") or known.get("data") or {}
+    data: dict[str, str] = next(filter(None, map(known.get, names or ("context_data", "data"))), {})
     return data if data.get("rows") and data.get("fingerprint") else None
 
 
@@ -51,7 +56,12 @@ def export(source: Path | str, out: Path | str, *, tokens: dict[str, Any] | None
         by default it is taken from the run's run.json.
     """
     model = read(source, prefer_checkpoint=True)
-    written = write(model.config, model.tensors, model.tokens | (tokens or {}), Path(out))
+    with only_writer(Path(out), "export"):
+        return _write_all(model, model.tokens | (tokens or {}), Path(out))
+
+
+def _write_all(model: "Exported", tokens: dict[str, Any], out: Path) -> Path:
+    written = write(model.config, model.tensors, tokens, out)
     if model.stack is not None and model.stack.resolve() != (written / STACK).resolve():
         (written / STACK).mkdir(exist_ok=True)
         # Arrays first: a folder with stack.json is whole.

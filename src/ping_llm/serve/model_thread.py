@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ping_llm.answer.answering import STACK
 from ping_llm.errors import PingError
+from ping_llm.recent import Recent
 from ping_llm.serve.metrics import Metrics
 from ping_llm.serve.refusals import Refused
 
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
     from ping_llm.answer.context import Question
     from ping_llm.answer.model import Model
 
-_BATCH = 128
-_TURN = 32
+#: The network reads one prompt at a time, so larger batches gain little and make single questions wait.
+_BATCH = 32
+_TURN = 8
+#: Answers that are kept for the same question, 70 kB each.
+_KEPT = 1000
 
 
 class _Work:
@@ -66,13 +70,23 @@ class ModelThread:
       load: makes the model; called again by `reload`.
       capacity: questions that may wait.
       wait_ms: how long the first question waits for others.
+      longest_wait: seconds; a question that would have to wait longer is refused.
     """
 
-    def __init__(self, load: Callable[[], "Model"], capacity: int, wait_ms: float, metrics: Metrics):
+    def __init__(
+        self,
+        load: Callable[[], "Model"],
+        capacity: int,
+        wait_ms: float,
+        metrics: Metrics,
+        longest_wait: float,
+    ):
         self._load, self._capacity, self._wait, self._metrics = load, capacity, wait_ms / 1000, metrics
+        self._longest_wait = longest_wait
+        self._kept: Recent[tuple[Any, ...], RttAnswer] = Recent(_KEPT)
         self._queue: deque[_Work] = deque()
         self._changed = threading.Condition()
-        self._waiting = 0
+        self._waiting = self._in_progress = 0
         self._closed = self._reload = False
         self._seconds_each = 0.05
         self._model: Model | None = None
@@ -157,13 +171,14 @@ class ModelThread:
         with self._changed:
             if self._closed:
                 raise Refused(503, "the server is shutting down", retry_after=5)
-            if self._waiting and self._waiting + work.left > self._capacity:
+            delay = (self._waiting + self._in_progress) * self._seconds_each
+            too_many = self._waiting + work.left > self._capacity
+            if self._waiting and (too_many or delay > self._longest_wait):
                 self._metrics.rejected("queue full")
-                seconds = min(max(round(self._waiting * self._seconds_each), 1), 60)
                 raise Refused(
                     503,
-                    f"{self._waiting:,} questions wait, {self._capacity:,} may: ask again later",
-                    retry_after=seconds,
+                    f"{self._waiting:,} questions wait, about {delay:.0f} s: ask again later",
+                    retry_after=min(max(round(delay), 1), 60),
                 )
             self._waiting += work.left
             self._queue.append(work)
@@ -205,6 +220,7 @@ class ModelThread:
                 if not again and self._waiting < _BATCH and self._wait:
                     self._changed.wait(self._wait)
                 batch = [] if again else self._take()
+                self._in_progress = sum(high - low for _, low, high in batch)
             if again:
                 self._load_again()
             elif batch:
@@ -213,6 +229,7 @@ class ModelThread:
                 except Exception as error:  # the thread must outlive any batch
                     for work, _, _ in batch:
                         self._fail(work, error)
+                self._in_progress = 0
 
     def _warm_up(self) -> None:
         from ping_llm.answer.context import Question
@@ -231,7 +248,7 @@ class ModelThread:
             self._metrics.model_loaded(False)
             self.report(f"the run was not loaded again, the old model stays: {error}")
             return
-        self._model = made
+        self._model, self._kept = made, Recent(_KEPT)
         self._metrics.model_loaded(True)
         self.report("the run was loaded again")
 
@@ -294,7 +311,7 @@ class ModelThread:
     def _ask(self, group: list[tuple[_Work, int]], method: str) -> None:
         """Ask questions together; if that fails, one by one, so that only those that are wrong fail."""
         try:
-            answers = self.model.rtt_many([work.questions[index] for work, index in group], method=method)
+            answers = self._answers([work.questions[index] for work, index in group], method)
         except Exception as error:
             if len(group) > 1:
                 for one in group:
@@ -313,6 +330,19 @@ class ModelThread:
             work.done += 1
             if work.done == len(work.questions):
                 self._settle(work, lambda work=work: work.finish(work.results))  # type: ignore[misc]
+
+    def _answers(self, questions: Sequence["Question"], method: str) -> list["RttAnswer"]:
+        """`rtt_many`; what was asked about the server's data before is not asked again."""
+        # A context of the request itself would have to be compared measurement by measurement.
+        keys = [None if q.context is not None else (method, q.src, q.dst, q.time) for q in questions]
+        known = [None if key is None else self._kept.get(key) for key in keys]
+        fresh = [index for index, answer in enumerate(known) if answer is None]
+        made = self.model.rtt_many([questions[index] for index in fresh], method=method)
+        for index, answer in zip(fresh, made, strict=True):
+            known[index], key = answer, keys[index]
+            if key is not None:
+                self._kept.put(key, answer)
+        return [answer for answer in known if answer is not None]
 
     def _fail(self, work: _Work, error: BaseException) -> None:
         self._drop(work)

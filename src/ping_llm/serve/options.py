@@ -57,8 +57,10 @@ class ServeOptions:
       no_data: whether to use no rows at all.
       places: table of prefix, latitude and longitude, for the map.
       token_file: lines `name: token`; None: no token is needed.
+      workers: processes that answer, each with a model and a queue of its own.
       queue: questions that may wait; one more is refused with 503.
       wait_ms: how long a question waits for others to be answered with it.
+      longest_wait: seconds; a question that would have to wait longer is refused with 503.
       reload_seconds: time between two looks for a newer model in the run; 0: only on SIGHUP.
       drain_seconds: how long requests in progress may take after SIGTERM.
     """
@@ -70,8 +72,10 @@ class ServeOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     token_file: Path | None = None
+    workers: int = 1
     queue: int = 1000
     wait_ms: float = 2.0
+    longest_wait: float = 10.0
     drain_seconds: float = 30.0
     reload_seconds: float = 10.0
     tls_cert: Path | None = None

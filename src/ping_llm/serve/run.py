@@ -15,6 +15,7 @@ from pathlib import Path
 from ping_llm.errors import PingError, UsageError
 from ping_llm.extras import need
 from ping_llm.serve.options import ServeOptions
+from ping_llm.serve.workers import supervise
 
 
 def check(options: ServeOptions, no_auth: bool) -> None:
@@ -28,8 +29,11 @@ def check(options: ServeOptions, no_auth: bool) -> None:
         )
     if (options.tls_cert is None) != (options.tls_key is None):
         raise UsageError("--tls-cert and --tls-key must be given together")
-    if options.queue < 1 or min(options.wait_ms, options.drain_seconds, options.reload_seconds) < 0:
-        raise UsageError("--queue must be at least 1, --wait, --drain and --reload at least 0")
+    if options.workers < 1:
+        raise UsageError("--workers must be at least 1")
+    seconds = (options.wait_ms, options.longest_wait, options.drain_seconds, options.reload_seconds)
+    if options.queue < 1 or min(seconds) < 0:
+        raise UsageError("--queue must be at least 1; --wait, --longest-wait, --drain, --reload at least 0")
     for path in (options.tls_cert, options.tls_key, options.places):
         if path is not None and not path.is_file():
             raise UsageError(f"{path} does not exist")
@@ -59,6 +63,26 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
     """
     need("serve")
     check(options, no_auth)
+    if options.token_file is not None and readable_by_others(options.token_file):
+        say(f"note: {options.token_file} can be read by other users: chmod 600 it")
+    bound = listen(options.host, options.port)
+    scheme = "http" if options.tls_cert is None else "https"
+    host, port = bound.getsockname()[:2]
+    several = f" with {options.workers} workers" if options.workers > 1 else ""
+
+    def started() -> None:
+        say(f"serving {options.run} at {scheme}://{f'[{host}]' if ':' in host else host}:{port}{several}")
+
+    if options.workers > 1:
+        supervise(options.workers, lambda ready: _answer(options, bound, lambda note: None, ready), started)
+    else:
+        _answer(options, bound, say, started)
+
+
+def _answer(
+    options: ServeOptions, bound: socket.socket, say: Callable[[str], None], ready: Callable[[], None]
+) -> None:
+    """Load the model and answer on the socket, until SIGTERM or SIGINT."""
     import uvicorn
 
     from ping_llm.answer.model import Model
@@ -71,15 +95,12 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
     from ping_llm.serve.token_file import TokenFile
 
     tokens = None if options.token_file is None else TokenFile(options.token_file)
-    if options.token_file is not None and readable_by_others(options.token_file):
-        say(f"note: {options.token_file} can be read by other users: chmod 600 it")
-    bound = listen(options.host, options.port)
     metrics, log = Metrics(), Log()
 
     def load() -> Model:
         return Model.load(options.run, data=options.data if options.data is not None else not options.no_data)
 
-    thread = ModelThread(load, options.queue, options.wait_ms, metrics)
+    thread = ModelThread(load, options.queue, options.wait_ms, metrics, options.longest_wait)
     thread.report = lambda sentence: log.write(event="model", message=sentence)
     model = thread.start()
     if model.data_note:
@@ -88,9 +109,13 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
     app.state.at_start.append(
         lambda: asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, thread.reload)
     )
+
+    def look_for_newer() -> None:
+        looking = reload_when_newer(options.run, options.reload_seconds, thread.reload)
+        app.state.looking = asyncio.create_task(looking)  # kept: the loop itself holds no task
+
     if options.reload_seconds:
-        look = reload_when_newer(options.run, options.reload_seconds, thread.reload)
-        app.state.at_start.append(lambda: setattr(app.state, "look", asyncio.create_task(look)))
+        app.state.at_start.append(look_for_newer)
     guarded = Guard(
         app,
         paths=frozenset(app.openapi()["paths"]) | {"/docs", "/openapi.json"},
@@ -121,9 +146,7 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
     # uvicorn drains, and then sends itself the signal again: an end that was asked for is no failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    scheme = "http" if options.tls_cert is None else "https"
-    host, port = bound.getsockname()[:2]
-    say(f"serving {options.run} at {scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+    ready()
     uvicorn.Server(config).run(sockets=[bound])
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from ping_llm import files
 from ping_llm.errors import UsageError
+from ping_llm.locks import LOCK_FILE, only_writer
 from ping_llm.measurements import addresses
 from ping_llm.measurements.schema import MEASUREMENTS
 from ping_llm.progress import Progress
@@ -33,6 +34,11 @@ def simulate(out: Path, options: WorldOptions) -> World:
     """Write the world into `out`. Days that are there already (whole, by the same options) are kept."""
     options = options.resolved()
     _claim(out, options)
+    with only_writer(out, "simulate"):
+        return _write(out, options)
+
+
+def _write(out: Path, options: WorldOptions) -> World:
     world = World.build(options)
     world.save(out)
     writer = _Tables(world)
@@ -72,7 +78,7 @@ def _claim(out: Path, options: WorldOptions) -> None:
             raise UsageError(
                 f"{out} holds another world (see {out / WORLD_FILE}): remove it, or name another folder."
             )
-    elif out.exists() and any(out.iterdir()):
+    elif out.exists() and any(entry.name != LOCK_FILE for entry in out.iterdir()):
         raise UsageError(f"{out} is not empty and not a simulated world: name another folder.")
 
 

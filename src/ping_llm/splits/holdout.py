@@ -15,7 +15,7 @@ the data.
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ import numpy as np
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_json
 from ping_llm.hashing import GOLDEN_INT, MASK, mix
+from ping_llm.locks import LOCK_FILE, only_writer
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids, pairs_of
@@ -199,16 +200,22 @@ def write_training_part(data: str | Path, out: Path, options: SplitOptions) -> d
 @contextmanager
 def _whole_folder(out: Path) -> Iterator[Path]:
     """A folder to fill, which becomes `out` at the end. What an interrupted run left is removed."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is not empty: name another folder, so that nothing else is trained on")
-    aside = out.with_name(f".{out.name}.part")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    try:
-        yield aside
-        aside.replace(out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    work = out.with_name(f".{out.name}.part")
+    with only_writer(work, "split"):
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(f"{out} is not empty: name another folder, so that nothing else is trained on")
+        aside = work / out.name
+        for left in work.iterdir():
+            if left.name != LOCK_FILE:
+                shutil.rmtree(left)
+        aside.mkdir()
+        try:
+            yield aside
+            aside.replace(out)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    with suppress(OSError):
+        work.rmdir()  # if a killed run had made it
 
 
 def inner_split(train: Columns, seed: int = 1) -> tuple[Columns, Columns, History]:

@@ -47,6 +47,11 @@ class Grammar:
         """Whether the tokens so far are a whole context (which may be empty)."""
         return self._role == _START or (self._role == _BETWEEN and len(self._stated) >= LEAST_FIELDS)
 
+    @property
+    def stated(self) -> frozenset[Field] | None:
+        """The fields that the open measurement has begun; None before the first."""
+        return None if self._role == _START else self._stated
+
     def allowed(self) -> np.ndarray:
         """bool [272]: which ids may come next. Never all False."""
         mask = np.zeros(vocab.VOCABULARY_SIZE, bool)

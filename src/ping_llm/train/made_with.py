@@ -97,7 +97,7 @@ def refuse_other(
     ]
     if differing:
         raise UsageError(
-            f"{run} was made with {'; '.join(differing)}. A run goes on only with what it was made with: "
+            f"{run} was made with {'; '.join(differing)}. A run resumes only with what it was made with: "
             f"give the same again, or train into another folder with --run "
             f"(--weights {run} begins there with these weights)"
         )

@@ -17,6 +17,7 @@ import yaml
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_text
+from ping_llm.locks import only_writer
 from ping_llm.model import ledger
 from ping_llm.train import made_with, runs, schedule, settings
 from ping_llm.train.processes import Hosts
@@ -96,7 +97,7 @@ def train(
     made_with.refuse_other(run, full, given, data, asked, seam)
     with contextlib.ExitStack() as stack:
         if hosts.index == 0:
-            stack.enter_context(runs.only_one(run))
+            stack.enter_context(only_writer(run, "train"))
         about = {
             "process": runs.here(),
             "processes": hosts.count,
@@ -281,7 +282,7 @@ def check(config: Any) -> None:
     if config.dataset_type != settings.DatasetType.NETWORK:
         return
     if config.vocab_size != VOCABULARY_SIZE:
-        raise UsageError(f"vocab_size={config.vocab_size}, but the tokens are {VOCABULARY_SIZE}")
+        raise UsageError(f"vocab_size must be {VOCABULARY_SIZE}, not {config.vocab_size}")
     if config.per_device_batch_size <= 0:
         raise UsageError(f"per_device_batch_size={config.per_device_batch_size} makes no batch")
     if not config.network_train_files:

@@ -10,13 +10,11 @@ runs/NAME/run.json          metadata and state
           export/           the final model, readable without MaxText or Orbax
 """
 
-import contextlib
-import fcntl
 import itertools
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,22 +55,6 @@ def update(run: Path, **changes: Any) -> dict[str, Any]:
 def here() -> dict[str, Any]:
     """This process, so that a later look can tell a running training from a killed one."""
     return {"host": socket.gethostname(), "pid": os.getpid()}
-
-
-@contextlib.contextmanager
-def only_one(run: Path) -> Iterator[None]:
-    """Hold the run's lock; PingError names the process that holds it. A killed process releases it."""
-    run.mkdir(parents=True, exist_ok=True)
-    with (run / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            process = read(run).get("process", {})
-            raise PingError(
-                f"{run} is being trained already, by process {process.get('pid')} on {process.get('host')}; "
-                "wait for it, stop it, or give another folder with --run"
-            ) from None
-        yield
 
 
 _AVERAGED = 50  # most steps in the moving average of a training curve; evaluations are drawn as they are

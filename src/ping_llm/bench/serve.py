@@ -1,0 +1,304 @@
+"""Load on a server: closed loop, repeated questions, and twice as many requests as it can answer.
+
+The server is `ping-llm serve` in a process of its own, asked over loopback by an asyncio client in this one.
+Without a run it serves random weights of 0.7 M parameters with a stack that was fitted to a simulated world:
+what they say does not matter for the time. `rtt_many` answers the same kind of questions in batches before
+the server is started, so that both have the machine to themselves.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ping_llm.errors import PingError
+from ping_llm.model.config import ModelConfig
+
+#: The sizes of the `menog` config: 0.7 million parameters.
+CONFIG = ModelConfig(layers=4, width=128, heads=4, kv_heads=4, head_dim=32, mlp_width=384, max_length=512)
+_METHODS = ("by destination", "prefixes", "neighbours", "pair recent", "pair last")
+
+
+@dataclass(frozen=True)
+class ServeBench:
+    """What to measure.
+
+    Attributes:
+      run: a run with rows; None: random weights on a simulated world.
+      clients: requests in progress of the closed loop.
+      seconds: length of each phase.
+      soak_minutes: length of a phase at 80 % of the measured capacity; 0: none.
+    """
+
+    run: Path | None = None
+    clients: int = 64
+    seconds: float = 20.0
+    soak_minutes: float = 0.0
+
+
+@dataclass
+class Outcome:
+    """What became of the requests of a phase."""
+
+    accepted_ms: list[float] = field(default_factory=list)
+    refused: int = 0
+    other: int = 0
+
+    @property
+    def requests(self) -> int:
+        return len(self.accepted_ms) + self.refused + self.other
+
+    def quantile(self, level: float) -> float:
+        return float(np.quantile(self.accepted_ms, level)) if self.accepted_ms else float("nan")
+
+
+def measure(bench: ServeBench) -> dict[str, Any]:
+    """All figures."""
+    with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as folder:
+        run, data = (bench.run, None) if bench.run is not None else random_run(Path(folder))
+        batched, bodies = _batched(run, data, bench)
+        with _server(run, data) as (url, process):
+            figures = asyncio.run(_load(url, process.pid, bench, bodies, batched))
+    return figures
+
+
+def random_run(folder: Path) -> tuple[Path, Path]:
+    """Random weights in a stack with simple methods that were fitted to a simulated world, and its rows."""
+    from dataclasses import replace
+
+    from ping_llm.answer.stack import FOLDER, NETWORK
+    from ping_llm.answer.stacking import fit_stack
+    from ping_llm.fit.held_out import held_out
+    from ping_llm.measurements.parquet import read_measurements
+    from ping_llm.model import export
+    from ping_llm.model.random import random_tensors
+    from ping_llm.rows.build import build
+    from ping_llm.simulate.options import WorldOptions
+    from ping_llm.simulate.write import simulate
+    from ping_llm.splits.holdout import SplitOptions
+
+    world = folder / "world"
+    simulate(world, WorldOptions(measurements=20_000, probes=60, targets=20, days=6, seed=3))
+    train = read_measurements(world)
+    learned, tests = held_out(train, SplitOptions(0.8, 0.1, 0.1, 0.1, 2), 40)
+    simple = fit_stack(None, learned, tests, train, _METHODS)
+    # Held-out questions would give random weights no say at all. Half of it is what a trained network gets.
+    half = np.full((len(simple.weights), 1), 0.5)
+    stack = replace(
+        simple,
+        components=(NETWORK, *simple.components),
+        weights=np.concatenate([half, simple.weights / 2], axis=1),
+    )
+    run = folder / "run"
+    tokens = {"context": {"unnamed_source_probability": 0.5}}
+    export.write(CONFIG, random_tensors(CONFIG, scale=3.0), tokens, run / "export")
+    stack.save(run / FOLDER)
+    build([world], folder / "rows")
+    return run, folder / "rows"
+
+
+def _batched(run: Path, data: Path | None, bench: ServeBench) -> tuple[float, list[dict[str, Any]]]:
+    """Questions per second of `rtt_many` in batches of 64, and enough different questions for all phases."""
+    from ping_llm.answer.context import Question
+    from ping_llm.answer.model import Model
+
+    model = Model.load(run, data=data if data is not None else True)
+    if model.data is None:
+        raise PingError(f"{run} has no rows to ask about: name a run that `ping-llm fit` made")
+    bodies = _bodies(model.data.columns(), 20_000)
+    questions = [Question.of(**body) for body in bodies[-128:]]
+    model.rtt_many(questions[:64])
+    start = time.perf_counter()
+    model.rtt_many(questions[64:])
+    return 64 / (time.perf_counter() - start), bodies
+
+
+def _bodies(known: Any, count: int) -> list[dict[str, Any]]:
+    """Different questions about pairs and times of the data."""
+    from ping_llm.measurements.addresses import unpack_one
+
+    random = np.random.default_rng(0)
+    rows = random.integers(0, len(known), count)
+    others = random.integers(0, len(known), count)
+    made: list[dict[str, Any]] = []
+    for row, other in zip(rows.tolist(), others.tolist(), strict=True):
+        src = unpack_one(known.src[row].tobytes())
+        dst = unpack_one(known.dst[other].tobytes())
+        if (":" in src) != (":" in dst):
+            dst = unpack_one(known.dst[row].tobytes())
+        # No two questions are the same: another microsecond is another question.
+        made.append({"src": src, "dst": dst, "at": known.time[row] / 1e6 + 1 + len(made) * 1e-6})
+    return made
+
+
+@contextlib.contextmanager
+def _server(run: Path, data: Path | None) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    words = ["serve", str(run), "--port", "0", *(() if data is None else ("--data", str(data)))]
+    program = [sys.executable, "-c", "from ping_llm.cli import main; main()", *words]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if found := re.search(r" at (http://\S+)", line):
+                    yield found[1], process
+                    return
+            log.seek(0)
+            raise PingError(f"the server did not start: {log.read()[-500:]}")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
+
+
+async def _load(
+    url: str, pid: int, bench: ServeBench, bodies: Sequence[dict[str, Any]], batched: float
+) -> dict[str, Any]:
+    import httpx
+
+    most = 4 * bench.clients + 256
+    limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
+    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
+        start = time.perf_counter()
+        while (await client.get("/readyz")).status_code != 200:
+            await asyncio.sleep(0.02)
+        ready = time.perf_counter() - start
+        asker = _Asker(client, bodies)
+        await asker.closed(bench.clients, min(bench.seconds, 5.0))  # compiles what is left
+        before = _rss_mb(pid)
+        closed = await asker.closed(bench.clients, bench.seconds)
+        rate = len(closed.accepted_ms) / bench.seconds
+        new, again, other = await asker.one_by_one(20)
+        over = await asker.open(2 * rate, bench.seconds)
+        figures = {
+            "requests_per_s": rate,
+            "p50_ms": closed.quantile(0.5),
+            "p99_ms": closed.quantile(0.99),
+            "batched_per_s": batched,
+            "fraction_of_batched": rate / batched,
+            "refused_in_closed_loop": closed.refused,
+            "new_source_ms": new,
+            "same_source_ms": other,
+            "same_question_ms": again,
+            "same_source_speedup": new / other,
+            "same_question_speedup": new / again,
+            "overload_requests": over.requests,
+            "shed_fraction": over.refused / max(over.requests, 1),
+            "overload_p99_ms": over.quantile(0.99),
+            "neither_answered_nor_shed": over.other,
+            "ready_after_listening_s": ready,
+            "rss_mb_before": before,
+            "rss_mb_after": _rss_mb(pid),
+            "clients": bench.clients,
+            "cores": len(os.sched_getaffinity(0)),
+        }
+        if bench.soak_minutes:
+            figures |= await _soak(asker, pid, 0.8 * rate, bench.soak_minutes)
+    return figures
+
+
+async def _soak(asker: "_Asker", pid: int, rate: float, minutes: float) -> dict[str, Any]:
+    """The first and the last fifth of a long phase at a steady rate: p99 and memory must be flat."""
+    parts = []
+    for _ in range(5):
+        outcome = await asker.open(rate, 12 * minutes)
+        parts.append((outcome, _rss_mb(pid)))
+    first, last = parts[0], parts[-1]
+    return {
+        "soak_requests": sum(outcome.requests for outcome, _ in parts),
+        "soak_refused": sum(outcome.refused for outcome, _ in parts),
+        "soak_neither": sum(outcome.other for outcome, _ in parts),
+        "soak_p99_ms_first_fifth": first[0].quantile(0.99),
+        "soak_p99_ms_last_fifth": last[0].quantile(0.99),
+        "soak_rss_mb_first_fifth": first[1],
+        "soak_rss_mb_last_fifth": last[1],
+    }
+
+
+class _Asker:
+    """Asks one different question after the other."""
+
+    def __init__(self, client: Any, bodies: Sequence[dict[str, Any]]):
+        self._client, self._bodies, self._next = client, bodies, 0
+
+    def _body(self) -> dict[str, Any]:
+        self._next += 1
+        round_, place = divmod(self._next, len(self._bodies))
+        body = self._bodies[place]
+        return body | {"at": body["at"] + 0.1 * round_}
+
+    async def _ask(self, body: dict[str, Any], outcome: Outcome) -> None:
+        import httpx
+
+        start = time.perf_counter()
+        try:
+            response = await self._client.post("/v1/rtt", content=json.dumps(body), headers=_JSON)
+        except httpx.HTTPError:
+            outcome.other += 1
+            return
+        if response.status_code == 200:
+            outcome.accepted_ms.append(1000 * (time.perf_counter() - start))
+        elif response.status_code == 503 and "retry-after" in response.headers:
+            outcome.refused += 1
+        else:
+            outcome.other += 1
+
+    async def closed(self, clients: int, seconds: float) -> Outcome:
+        """So many clients, each of which asks again as soon as it has its answer."""
+        outcome, end = Outcome(), time.perf_counter() + seconds
+
+        async def client() -> None:
+            while time.perf_counter() < end:
+                await self._ask(self._body(), outcome)
+
+        await asyncio.gather(*(client() for _ in range(clients)))
+        return outcome
+
+    async def open(self, rate: float, seconds: float) -> Outcome:
+        """So many requests per second, whether the earlier ones are answered or not."""
+        outcome, start, tasks = Outcome(), time.perf_counter(), set()
+        for number in range(int(rate * seconds)):
+            await asyncio.sleep(max(0.0, start + number / rate - time.perf_counter()))
+            task = asyncio.create_task(self._ask(self._body(), outcome))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        await asyncio.gather(*tasks)
+        return outcome
+
+    async def one_by_one(self, count: int) -> tuple[float, float, float]:
+        """Median ms of new questions, of the same again, and of others about the same sources."""
+        bodies = [self._body() for _ in range(count)]
+        moved = bodies[1:] + bodies[:1]
+        others = [
+            body | {"dst": other["dst"]}
+            if (":" in body["src"]) == (":" in other["dst"])
+            else body | {"at": body["at"] + 0.01}
+            for body, other in zip(bodies, moved, strict=True)
+        ]
+        medians = []
+        for asked in (bodies, bodies, others):
+            outcome = Outcome()
+            for body in asked:
+                await self._ask(body, outcome)
+            medians.append(outcome.quantile(0.5))
+        return medians[0], medians[1], medians[2]
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def _rss_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"^VmRSS:\s+(\d+)", status, re.MULTILINE)
+    return int(found[1]) / 1024 if found else float("nan")

@@ -1,0 +1,128 @@
+"""`ping-llm watch`: alarms on changes in a stream of results."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from ping_llm.cli import query
+from ping_llm.errors import UsageError
+
+if TYPE_CHECKING:
+    from ping_llm.watch.inputs import Files
+    from ping_llm.watch.watcher import Output
+
+
+def register(app: typer.Typer) -> None:
+    app.command("watch")(watch)
+
+
+def watch(
+    run: Path = query.RUN,
+    source: str = typer.Argument(
+        "-", metavar="[INPUT]", help="JSON lines: a file, a folder of files, or - for standard input."
+    ),
+    state: Path = typer.Option(..., "--state", help="Folder of the state and of the output files."),
+    follow: bool = typer.Option(False, "--follow", help="Wait for more at the end of the file or folder."),
+    url: str | None = typer.Option(None, "--url", help="URL of a stream of JSON lines, instead of INPUT."),
+    false_alarms: float = typer.Option(
+        1.0, "--false-alarms-per-day", help="False alarms per day of the whole stream, at most."
+    ),
+    refresh: int = typer.Option(
+        16, "--refresh", help="Results of a pair after which the model is asked anew. 1: for every result."
+    ),
+    accept_hours: float = typer.Option(
+        24.0, "--accept-hours", help="Hours after which a change is taken as the new level."
+    ),
+    most_pairs: int = typer.Option(200_000, "--most-pairs", help="Pairs kept in memory."),
+    data: Path | None = query.DATA,
+    no_data: bool = query.NO_DATA,
+    metrics: int | None = typer.Option(
+        None, "--metrics", min=0, max=65535, help="Port of /metrics (Prometheus) and of the page. 0: any."
+    ),
+    metrics_host: str = typer.Option("127.0.0.1", "--metrics-host", help="Address of that port."),
+    webhook: str | None = typer.Option(None, "--webhook", help="URL that each event is sent to by POST."),
+    all_results: bool = typer.Option(False, "--all", help="Print a line per result, not only events."),
+    png: Path | None = typer.Option(
+        None, "--png", help="Picture of the last day to write at the end: .png, .svg or .pdf."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON lines: results and events."),
+) -> None:
+    """Watch a stream of results: alarms on changes, at a stated rate of false alarms.
+
+    Stop it with Ctrl-C; the same command goes on where it stopped, also after a kill.
+    """
+    from ping_llm.watch.options import WatchOptions
+    from ping_llm.watch.run import Outside, Watch
+
+    options = WatchOptions(
+        false_alarms_per_day=false_alarms, refresh=refresh, accept_hours=accept_hours, most_pairs=most_pairs
+    )
+    if url is not None and source != "-":
+        raise UsageError("--url and INPUT exclude each other")
+    if metrics is None and metrics_host != "127.0.0.1":
+        raise UsageError("--metrics-host needs --metrics PORT")
+    with query.drawn(png) as picture:
+        model = query.load(run, data, no_data)
+        files = _source(source, url, follow, state)
+        outside = Outside(
+            (lambda output: _print_json(output)) if as_json else (lambda output: _print(output, all_results)),
+            metrics_host, metrics, webhook,
+        )  # fmt: skip
+        watching = Watch(model, options, files, state, outside)
+        counts = watching.run()
+        if picture is not None:
+            from ping_llm.watch.page import day_picture
+
+            day_picture(watching.day, picture)
+    if as_json:
+        _print_line({"event": "stopped", **{name.replace(" ", "_"): value for name, value in counts.items()}})
+
+
+def _source(source: str, url: str | None, follow: bool, state: Path) -> "Files":
+    import os
+    import stat
+    import sys
+
+    from ping_llm.watch.inputs import Inbox, files_of, from_pipe, from_url
+
+    if url is not None:
+        return Inbox(state, from_url(url))
+    if source != "-":
+        return files_of(Path(source), follow)
+    if stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
+        raise UsageError("name the file as INPUT: then a second start goes on in it (`< FILE` cannot)")
+    return Inbox(state, from_pipe(sys.stdin.fileno()))
+
+
+def _print(output: "Output", all_results: bool) -> None:
+    from ping_llm.watch.alarms import sentence
+    from ping_llm.watch.store import result_text
+
+    if all_results:
+        for seen in output.seen:
+            print(result_text(seen))
+    for event in output.events:
+        print(sentence(event))
+    if output.events or all_results:
+        print(end="", flush=True)
+
+
+def _print_line(values: dict[str, object]) -> None:
+    import orjson
+
+    print(orjson.dumps(values).decode(), flush=True)
+
+
+def _print_json(output: "Output") -> None:
+    import sys
+
+    import orjson
+
+    from ping_llm.watch.store import result_values
+
+    lines = [orjson.dumps({"event": "result"} | result_values(seen)) for seen in output.seen]
+    lines += [orjson.dumps(event) for event in output.events]
+    if lines:
+        sys.stdout.write(b"\n".join([*lines, b""]).decode())
+        sys.stdout.flush()

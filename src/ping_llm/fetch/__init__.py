@@ -1,0 +1,1 @@
+"""Downloads from RIPE Atlas: results of measurements, the daily dumps, and the probes."""

@@ -1,0 +1,147 @@
+"""Results of measurements from the Atlas API: gzipped JSON lines, a file per measurement and window of time.
+
+The API has no ranges of bytes, so a window is what is fetched again after a failure. The same results give
+the same bytes: lines as they come, gzip without a date.
+"""
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from ping_llm.errors import UsageError
+from ping_llm.fetch.folder import Folder, writing
+from ping_llm.fetch.server import Broken, Pace, Server
+from ping_llm.progress import Progress
+
+ATLAS = "https://atlas.ripe.net/api/v2/"
+#: More than any result: a traceroute of 255 hops has some 100 kB.
+_LONGEST_LINE = 4 << 20
+
+
+@dataclass(frozen=True)
+class ResultsOptions:
+    """What to fetch.
+
+    Attributes:
+      measurements: ids.
+      start, stop: results from `start` up to, not including, `stop`.
+      probes: ids; empty: all.
+      window: time that one file covers.
+    """
+
+    measurements: Sequence[int]
+    start: datetime
+    stop: datetime
+    probes: Sequence[int] = ()
+    window: timedelta = timedelta(days=1)
+    base_url: str = ATLAS
+
+    def check(self) -> None:
+        if not self.measurements:
+            raise UsageError("name at least one measurement with --msm")
+        if min((*self.measurements, *self.probes)) < 1:
+            raise UsageError("ids of measurements and probes must be at least 1")
+        if self.start >= self.stop:
+            raise UsageError(f"--start {self.start:%Y-%m-%dT%H:%M} must be earlier than --stop")
+        if self.window < timedelta(minutes=1):
+            raise UsageError("--window must be at least a minute")
+
+    def windows(self) -> list[tuple[int, datetime, datetime]]:
+        """(measurement, start, stop) of each file."""
+        out = []
+        for measurement in dict.fromkeys(self.measurements):
+            start = self.start
+            while start < self.stop:
+                stop = min(start + self.window, self.stop)
+                out.append((measurement, start, stop))
+                start = stop
+        return out
+
+
+def fetch_results(
+    options: ResultsOptions, out: Path, key: str | None = None, pace: Pace | None = None
+) -> dict[str, Any]:
+    """Fetch what is missing in the folder `out`; how much is in it then."""
+    options.check()
+    made_with = {"base-url": options.base_url, "probes": sorted(set(options.probes)) or "all"}
+    windows = options.windows()
+    with (
+        Server(options.base_url, key, pace) as server,
+        writing(out, made_with) as folder,
+        Progress("fetch", len(windows), "windows") as progress,
+    ):
+        names = []
+        for measurement, start, stop in windows:
+            name = f"{measurement}-{start:%Y%m%dT%H%M%S}-{stop:%Y%m%dT%H%M%S}.jsonl.gz"
+            names.append(name)
+            if not folder.is_done(name):
+                url = _url(measurement, start, stop, options.probes)
+                results = server.insist(
+                    lambda url=url, name=name, measurement=measurement: _attempt(  # type: ignore[misc]
+                        server, folder, url, name, measurement
+                    )
+                )
+                if results:
+                    folder.finish(name, results=results)
+                else:
+                    folder.aside(name).unlink()
+                    folder.record(name, bytes=0, results=0)
+            progress.advance(note=name)
+        entries = [folder.files[name] for name in names]
+    return {
+        "windows": len(entries),
+        "files": sum(1 for entry in entries if entry["bytes"]),
+        "results": sum(entry["results"] for entry in entries),
+        "bytes": sum(entry["bytes"] for entry in entries),
+    }
+
+
+def _url(measurement: int, start: datetime, stop: datetime, probes: Sequence[int]) -> str:
+    # The API includes both ends, in whole seconds.
+    query: dict[str, str | int] = {"format": "txt", "start": _seconds(start), "stop": _seconds(stop) - 1}
+    if probes:
+        query["probe_ids"] = ",".join(str(probe) for probe in sorted(set(probes)))
+    return f"measurements/{measurement}/results/?{httpx.QueryParams(query)}"
+
+
+def _seconds(time: datetime) -> int:
+    return int(time.replace(tzinfo=time.tzinfo or UTC).timestamp())
+
+
+def _attempt(server: Server, folder: Folder, url: str, name: str, measurement: int) -> int:
+    """Write a window aside; the number of its results."""
+    results, rest = 0, b""
+    with (
+        server.open(url) as response,
+        folder.aside(name).open("wb") as raw,
+        gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as file,
+    ):
+        for piece in response.iter_bytes():
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                results += _write(file, line, url, measurement)
+            if len(rest) > _LONGEST_LINE:
+                raise Broken(f"{url}: a line has more than {_LONGEST_LINE:,} bytes")
+        results += _write(file, rest, url, measurement)
+    return results
+
+
+def _write(file: gzip.GzipFile, line: bytes, url: str, measurement: int) -> int:
+    """Write a line that is a result of the measurement; an answer that was cut off is not."""
+    line = line.strip()
+    if not line:
+        return 0
+    try:
+        is_result = orjson.loads(line)["msm_id"] == measurement
+    except (ValueError, KeyError, TypeError):
+        is_result = False
+    if not is_result:
+        raise Broken(f"{url}: a line is not a result of measurement {measurement}: {line[:80]!r}")
+    file.write(line + b"\n")
+    return 1

@@ -1,0 +1,107 @@
+"""Several processes that answer on one socket, each with a model of its own.
+
+The parent only watches: it loads no model and has no threads, so that it can fork. It forwards signals, and
+starts a worker again that ended by itself.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from ping_llm.errors import PingError
+
+#: Seconds before a worker that ended is started again; doubled each time it ends within a minute.
+_PAUSE, _LONGEST_PAUSE, _STEADY = 1.0, 30.0, 60.0
+
+
+def supervise(count: int, work: Callable[[Callable[[], None]], None], started: Callable[[], None]) -> None:
+    """Run `count` processes until SIGTERM or SIGINT.
+
+    Args:
+      work: what a worker does; it calls its argument when it can answer.
+      started: called when all workers can answer.
+
+    Raises:
+      PingError: a worker ended before it could answer; it has said why.
+    """
+    ended = False
+
+    def forward(number: int, frame: object) -> None:
+        nonlocal ended
+        ended = ended or number != signal.SIGHUP
+        for worker in running:
+            _send(worker, signal.SIGHUP if number == signal.SIGHUP else signal.SIGTERM)
+
+    running: dict[int, float] = {}
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, forward)
+    pauses = 0
+    try:
+        for _ in range(count):
+            if not _start(work, running) and not ended:
+                raise PingError("a worker ended before it could answer")
+        started()
+        while running or not ended:
+            if len(running) == count or ended:
+                worker, _ = os.wait()
+                began = running.pop(worker, 0.0)
+                pauses = 0 if time.monotonic() - began > _STEADY else pauses + 1
+            if not ended:
+                # The others answer meanwhile, also while the run cannot be loaded.
+                time.sleep(min(_PAUSE * 2 ** min(pauses, 5), _LONGEST_PAUSE))
+                pauses += not _start(work, running)
+    finally:
+        for worker in running:
+            _send(worker, signal.SIGTERM)
+        for worker in running:
+            _wait(worker)
+
+
+def _start(work: Callable[[Callable[[], None]], None], running: dict[int, float]) -> bool:
+    """Fork a worker, and wait until it can answer; False if it ended before."""
+    reading, writing = os.pipe()
+    worker = os.fork()
+    if not worker:
+        os.close(reading)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        _work(work, writing)
+    os.close(writing)
+    running[worker] = time.monotonic()
+    with os.fdopen(reading, "rb") as pipe:
+        if pipe.read(1):
+            return True
+    running.pop(worker, None)
+    _wait(worker)
+    return False
+
+
+def _work(work: Callable[[Callable[[], None]], None], writing: int) -> NoReturn:
+    code = 1
+    try:
+        work(lambda: _say_ready(writing))
+        code = 0
+    except PingError as error:
+        os.write(2, f"ping-llm: {error}\n".encode())
+    except BaseException as error:
+        os.write(2, f"ping-llm: a worker failed: {type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(code)  # what the parent would do at its end is not the worker's to do
+
+
+def _say_ready(writing: int) -> None:
+    os.write(writing, b"1")
+    os.close(writing)
+
+
+def _send(worker: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker, number)
+
+
+def _wait(worker: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(worker, 0)

@@ -1,0 +1,111 @@
+"""What is expected of a pair: the model's answer, kept for a while.
+
+An answer of the stack takes 10 to 30 ms on two cores, so a stream of 500 results per second cannot have one
+per result. The answer for a pair is kept as quantiles and asked for anew after `refresh` results or
+`refresh_hours`, and more often while a pair is new. It is not asked for anew while the pair's test is above
+SUSPICIOUS or has raised an alarm: an answer that has seen the change would expect it.
+
+A fresh answer is that of `Model.rtt_many` with the results kept of pair and source as context.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ping_llm.answer.context import Context, Question
+from ping_llm.answer.distribution import WORST_BITS, RttDistribution
+from ping_llm.measurements.addresses import Prefix
+from ping_llm.measurements.schema import NO_REPLY
+
+if TYPE_CHECKING:
+    from ping_llm.answer.model import Model
+
+#: Quantiles that are kept: 129, finer in the tails. 5 %, the median and 95 % are among them.
+_TAIL = np.array([0.0, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075])
+LEVELS = np.unique(
+    np.concatenate([_TAIL, np.linspace(0.01, 0.99, 113), [0.05, 0.5, 0.95], 1 - _TAIL]).round(6)
+)
+LOW, MIDDLE, HIGH = (int(np.searchsorted(LEVELS, level)) for level in (0.05, 0.5, 0.95))
+
+#: log of the test statistic above which the answer is kept.
+SUSPICIOUS = float(np.log(3.0))
+
+_HOUR_US = 3_600_000_000
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A result against what was expected.
+
+    Attributes:
+      below: share of the expected replies below it; NaN where it failed.
+      tail: two-sided tail probability, as in `query score`.
+      bits: -log2 of the probability of its millisecond, or of no reply.
+    """
+
+    below: float
+    tail: float
+    bits: float
+
+
+def columns_of_pairs() -> dict[str, tuple[type, int | None, float]]:
+    """What is kept of each pair's answer."""
+    return {
+        "values": (np.float32, len(LEVELS), 0.0),
+        "failure": (np.float32, None, 0.0),
+        "asked_at": (np.int64, None, -1),
+        "asked_after": (np.int32, None, 0),
+        "amount": (np.int32, None, 0),
+        "results": (np.int32, None, 0),
+    }
+
+
+def is_due(asked_at: int, asked_after: int, results: int, time: int, refresh: int, hours: float) -> bool:
+    """Whether a pair's answer is to be asked for anew.
+
+    Args:
+      asked_at: time of the kept answer, -1 for none.
+      asked_after: results of the pair when it was made.
+      results: results of the pair now.
+    """
+    if asked_at < 0 or abs(time - asked_at) > hours * _HOUR_US:
+        return True
+    return results - asked_after >= min(refresh, max(asked_after, 1))
+
+
+def question_of(
+    src: bytes, dst: bytes, time: int, past: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> Question:
+    """The question that a result answers, with what was kept before it."""
+    known_dst, known_time, known_rtt = past
+    return Question(
+        Prefix.of(np.frombuffer(src, np.uint8)),
+        Prefix.of(np.frombuffer(dst, np.uint8)),
+        time,
+        Context.of(src, known_dst, known_time, known_rtt),
+    )
+
+
+def ask(model: "Model", questions: Sequence[Question]) -> list[RttDistribution]:
+    """The answers, together: questions with the same context share its reading."""
+    return [answer.distribution for answer in model.rtt_many(questions)]
+
+
+def kept(values: np.ndarray, failure: float) -> RttDistribution:
+    """The distribution of kept quantiles."""
+    edges = np.maximum.accumulate(values.astype(np.float64) + np.arange(len(values)) * 1e-7)
+    return RttDistribution(edges, LEVELS, float(failure))
+
+
+def judge(distribution: RttDistribution, rtt: float) -> Judged:
+    if rtt == NO_REPLY:
+        bits = -np.log2(max(distribution.failure, 2.0**-WORST_BITS))
+        return Judged(float("nan"), distribution.failure, float(bits))
+    edges, levels = distribution.edges, distribution.levels
+    low = float(np.floor(rtt))
+    below, first, last = np.interp((rtt, low, low + 1.0), edges, levels).tolist()
+    probability = (1.0 - distribution.failure) * (last - first)
+    bits = -np.log2(max(probability, 2.0**-WORST_BITS))
+    return Judged(below, min(1.0, 2 * min(below, 1 - below)), float(bits))

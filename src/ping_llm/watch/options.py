@@ -1,0 +1,52 @@
+"""What a user chooses about watching, with every default."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ping_llm.errors import UsageError
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """Options of a watch. All but `false_alarms_per_day` can change between two starts.
+
+    Attributes:
+      false_alarms_per_day: false alarms per day of the whole stream, at most, while nothing changes.
+      refresh: results of a pair after which the model is asked anew about it. A pair that is new to the
+        watch is asked about after 1, 2, 4, 8 … results until then.
+      refresh_hours: the same by time.
+      accept_hours: after this time an alarm ends and the new level becomes the expected one.
+      pair_results, source_results: newest results kept of each pair, and of each source.
+      most_pairs: pairs in memory; above, those not heard of for the longest time are forgotten.
+      jump_hours: a time this far from the others' is a jump of a clock.
+      group_hours: alarms that began within this time of each other may share a cause.
+      group_least: alarms that make a group, at least.
+      group_share: least share of the watched pairs of an address or prefix.
+    """
+
+    false_alarms_per_day: float = 1.0
+    refresh: int = 16
+    refresh_hours: float = 24.0
+    accept_hours: float = 24.0
+    pair_results: int = 32
+    source_results: int = 128
+    most_pairs: int = 200_000
+    jump_hours: float = 12.0
+    group_hours: float = 2.0
+    group_least: int = 3
+    group_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.false_alarms_per_day < float("inf"):
+            raise UsageError("the false alarms per day must be a number above 0")
+        if self.refresh < 1 or self.refresh_hours <= 0:
+            raise UsageError("the refresh must be at least 1 result and above 0 hours")
+        if self.pair_results < 1 or self.source_results < 0 or self.most_pairs < 1:
+            raise UsageError("at least one result of a pair and one pair must be kept")
+        if self.accept_hours <= 0 or self.jump_hours <= 0 or self.group_hours < 0:
+            raise UsageError("hours must be above 0")
+        if self.group_least < 2 or not 0 < self.group_share <= 1:
+            raise UsageError("a group needs at least 2 alarms and a share above 0 and up to 1")
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)

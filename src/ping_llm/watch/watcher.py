@@ -1,0 +1,394 @@
+"""`Watcher`: results in, judged results and events out.
+
+Results are taken one after the other, in the order in which they come; what is computed together (questions
+to the model) does not change what comes out: a stream gives the same output however it is cut into
+batches.
+"""
+
+import math
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ping_llm.answer.context import Question
+from ping_llm.answer.distribution import RttDistribution
+from ping_llm.measurements.addresses import Prefix
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.watch import expect
+from ping_llm.watch.alarms import Alarm, Alarms, alarm_of
+from ping_llm.watch.clock import Clock, Rate
+from ping_llm.watch.options import WatchOptions
+from ping_llm.watch.past import DUPLICATE, Past
+from ping_llm.watch.sequential import (
+    CALM,
+    LEAST_PAST,
+    LEAST_RESULTS,
+    Calibration,
+    Reference,
+    bets,
+    calmer,
+    group_of,
+    normal_scores,
+)
+
+if TYPE_CHECKING:
+    from ping_llm.answer.model import Model
+
+#: The calibration takes effect every so many results.
+_EPOCH = 1024
+#: Questions that are answered together.
+_TOGETHER = 128
+_DAY_US = 86_400_000_000
+_HOUR_US = 3_600_000_000
+
+#: A stream is taken to bring at least so many results per day, and so many before its rate is known.
+_LEAST_PER_DAY, _FIRST_PER_DAY = 1000.0, 100_000.0
+
+#: How a result was taken.
+USED, LATE, DUPLICATED, JUMPED = "used", "late", "duplicate", "clock jump"
+
+
+#: Why an alarm ended.
+BACK, ACCEPTED, SILENT = "back to normal", "new level accepted", "no more results"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A result and what was expected of it.
+
+    Attributes:
+      number: of the result in the stream, from 0.
+      taken: `used`; `late`: not newer than the pair's newest, judged but not tested; `duplicate`;
+        `clock jump`: judged, but neither kept nor tested.
+      expected: 5 %, median and 95 % of the expected replies, ms; None for a duplicate.
+      failure: expected probability of no reply.
+      judged: tail probability and bits; None for a duplicate.
+      fresh: whether the model was asked for this result.
+    """
+
+    number: int
+    time: int
+    src: bytes
+    dst: bytes
+    rtt: float
+    taken: str
+    expected: tuple[float, float, float] | None = None
+    failure: float | None = None
+    judged: expect.Judged | None = None
+    fresh: bool = False
+
+
+@dataclass
+class Output:
+    """What a batch gave."""
+
+    seen: list[Seen] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A result whose question will be asked together with others'."""
+
+    question: Question
+    number: int
+    time: int
+    rtt: float
+    taken: str
+
+
+class Watcher:
+    """Watches a stream of measurements with a model.
+
+    Args:
+      model: a loaded model. Its data, if it has any, begin the history of each source.
+      options: see `WatchOptions`.
+    """
+
+    def __init__(self, model: "Model", options: WatchOptions = WatchOptions()):
+        self.model, self.options = model, options
+        self.past = Past(options.pair_results, options.source_results, expect.columns_of_pairs() | _TESTS)
+        self.alarms = Alarms(self.past, options)
+        self.calibration = Calibration()
+        self.clock = Clock(options.jump_hours)
+        self.counts = dict.fromkeys(
+            ("results", LATE, DUPLICATED, JUMPED, "questions", "forgotten pairs", "lost"), 0
+        )
+        self._rate = Rate()
+        self._threshold = self._new_threshold()
+        self._waiting: dict[int, _Waiting] = {}
+        #: Alarms by pair, and what is to be told of them: number of the result, alarm as it was, time, why.
+        self._active: dict[int, Alarm] = {}
+        self._to_tell: list[tuple[int, Alarm, int, str]] = []
+        self._out = Output()
+
+    def add(self, results: Columns) -> Output:
+        """Take results; all of them are judged when it returns."""
+        src = results.src.tobytes()
+        dst = results.dst.tobytes()
+        times, rtts = results.time.tolist(), results.rtt.tolist()
+        for row in range(len(results)):
+            place = 16 * row
+            self._take(src[place : place + 16], dst[place : place + 16], times[row], rtts[row])
+            if self.counts["results"] % _EPOCH == 0:
+                self._settle()
+        self._flush()
+        self._tell()
+        out, self._out = self._out, Output()
+        out.seen.sort(key=lambda seen: seen.number)
+        return out
+
+    def _settle(self) -> None:
+        """What changes at fixed numbers of results, so that batches do not matter."""
+        self._flush()
+        self.calibration.settle()
+        self._rate.settle(self.clock.now, self.counts["results"])
+        self._threshold = self._new_threshold()
+        for alarm in list(self._active.values()):
+            if self.clock.now - alarm.last > max(_DAY_US, self.options.accept_hours * _HOUR_US):
+                self._end(alarm, self.counts["results"], self.clock.now, SILENT)
+        self._tell()
+        before = self.past.pairs.size
+        moved = self.past.forget(self.options.most_pairs, self._active)
+        if moved is not None:
+            self.counts["forgotten pairs"] += before - self.past.pairs.size
+            for alarm in self._active.values():
+                alarm.pair = int(moved[alarm.pair])
+            self._active = {alarm.pair: alarm for alarm in self._active.values()}
+            self.alarms.renumber(moved)
+        self.alarms.count_pairs(self.clock.now)
+
+    def _tell(self) -> None:
+        """Events of all alarms that began and ended, in the order of the results that made them."""
+        for _, alarm, time, why in sorted(self._to_tell, key=lambda each: each[0]):
+            self._out.events += self.alarms.end(alarm, time, why) if why else self.alarms.begin(alarm)
+        self._to_tell = []
+
+    def _new_threshold(self) -> float:
+        per_day = max(self._rate.per_day, _LEAST_PER_DAY) if self._rate.per_day else _FIRST_PER_DAY
+        return math.log(max(3.0 * per_day / self.options.false_alarms_per_day, 10.0))
+
+    def _take(self, src: bytes, dst: bytes, time: int, rtt: float) -> None:
+        number = self.counts["results"]
+        self.counts["results"] += 1
+        self.counts["lost"] += rtt == NO_REPLY
+        believed = self.clock.believes(time)
+        pair, new_source = self.past.pair_of(src, dst)
+        if new_source:
+            self._begin(src, time)
+        if pair in self._waiting:
+            self._flush()  # what comes next depends on what this one says
+        row = self.past.pairs.columns
+        count = int(row["count"][pair])
+        late = count > 0 and time <= int(row["times"][pair, count - 1])
+        taken = USED
+        question = self._question_if_due(pair, src, dst, time) if believed and not late else None
+        if believed:
+            if self.past.push(pair, time, rtt) == DUPLICATE:
+                self.counts[DUPLICATED] += 1
+                self._out.seen.append(Seen(number, time, src, dst, rtt, DUPLICATED))
+                return
+            row["heard"][pair] = max(int(row["heard"][pair]), time)
+            row["results"][pair] += 1
+            if late:
+                taken = LATE
+        else:
+            taken = JUMPED
+        if taken != USED:
+            self.counts[taken] += 1
+        if question is None and int(row["asked_at"][pair]) < 0:
+            # Late or of a wrong clock, and nothing is expected of the pair yet.
+            question = expect.question_of(src, dst, time, self.past.context(pair, time))
+        if question is not None:
+            row["asked_at"][pair], row["asked_after"][pair] = time, int(row["results"][pair])
+            row["amount"][pair] = count
+            self._waiting[pair] = _Waiting(question, number, time, rtt, taken)
+            if len(self._waiting) >= _TOGETHER:
+                self._flush()
+        else:
+            answer = expect.kept(row["values"][pair], row["failure"][pair])
+            self._judge(pair, number, time, rtt, taken, answer, fresh=False)
+
+    def _question_if_due(self, pair: int, src: bytes, dst: bytes, time: int) -> Question | None:
+        """The question about a result, before it is kept, if the pair's answer is due."""
+        row = self.past.pairs.columns
+        asked_at, asked_after = int(row["asked_at"][pair]), int(row["asked_after"][pair])
+        options = self.options
+        if not expect.is_due(
+            asked_at, asked_after, int(row["results"][pair]) + 1, time, options.refresh, options.refresh_hours
+        ):
+            return None
+        if pair in self._active or row["test"][pair].max() > expect.SUSPICIOUS:
+            return None
+        return expect.question_of(src, dst, time, self.past.context(pair, time))
+
+    def _begin(self, src: bytes, time: int) -> None:
+        """The history of a source that is new here, from the model's data."""
+        if self.model.data is None:
+            return
+        asked = Question(Prefix.of(np.frombuffer(src, np.uint8)), None, time)
+        known = self.model.data.history([asked]).columns
+        known = known.take(known.time < time).sorted_by_time()
+        source = known.src.tobytes(), known.dst.tobytes()
+        for number, (at, rtt) in enumerate(zip(known.time.tolist(), known.rtt.tolist(), strict=True)):
+            place = slice(16 * number, 16 * number + 16)
+            other, _ = self.past.pair_of(source[0][place], source[1][place])
+            self.past.push(other, at, rtt)
+            self.past.pairs["heard"][other] = at
+
+    def _flush(self) -> None:
+        """Ask for the answers that are waited for, and judge the results that wait."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, {}
+        self.counts["questions"] += len(waiting)
+        answers = expect.ask(self.model, [each.question for each in waiting.values()])
+        row = self.past.pairs.columns
+        for (pair, each), answer in zip(waiting.items(), answers, strict=True):
+            row["values"][pair] = answer.quantile(expect.LEVELS)
+            row["failure"][pair] = answer.failure
+            self._judge(pair, each.number, each.time, each.rtt, each.taken, answer, fresh=True)
+
+    def _judge(
+        self, pair: int, number: int, time: int, rtt: float, taken: str, answer: RttDistribution, fresh: bool
+    ) -> None:
+        judged = expect.judge(answer, rtt)
+        row = self.past.pairs.columns
+        low, middle, high = answer.quantile((0.05, 0.5, 0.95)).tolist() if fresh else row["values"][
+            pair, [expect.LOW, expect.MIDDLE, expect.HIGH]
+        ].tolist()  # fmt: skip
+        src, dst = self.past.address(int(row["src"][pair])), self.past.address(int(row["dst"][pair]))
+        self._out.seen.append(
+            Seen(number, time, src, dst, rtt, taken, (low, middle, high), answer.failure, judged, fresh)
+        )
+        if taken == USED:
+            if fresh:
+                self._refer(pair, time)
+            self._test(pair, number, time, rtt, answer.failure, (low, middle, high))
+            if pair not in self._active and row["test"][pair].max() <= expect.SUSPICIOUS:
+                self._refer(pair, time + 1)
+
+    def _test(
+        self,
+        pair: int,
+        number: int,
+        time: int,
+        rtt: float,
+        failure: float,
+        expected: tuple[float, float, float],
+    ) -> None:
+        row = self.past.pairs.columns
+        if int(row["amount"][pair]) < LEAST_PAST:
+            return
+        reference = Reference(*row["reference"][pair].tolist())
+        group, tails, calibrated = group_of(int(row["amount"][pair])), None, None
+        if rtt != NO_REPLY:
+            tails = reference.tails(float(np.interp(rtt, row["values"][pair], _SCORES)))
+            calibrated = self.calibration.tails(group, tails)
+        bet = bets(calibrated, self.calibration.failure(reference.failure))
+        alarm = self._active.get(pair)
+        if alarm is not None:
+            self._go_on(alarm, number, time, rtt, bet[alarm.direction])
+            return
+        self.calibration.learn(group, tails, reference.failure)
+        test, since, results = row["test"][pair], row["since"][pair], row["run"][pair]
+        highest, which = 0.0, -1
+        for direction in range(3):
+            if test[direction] <= 0.0:
+                test[direction], since[direction], results[direction] = 0.0, time, 0
+            test[direction] += bet[direction]
+            results[direction] += 1
+            if test[direction] > highest:
+                highest, which = float(test[direction]), direction
+        if which >= 0 and highest >= self._threshold and results[which] >= LEAST_RESULTS:
+            onset = int(since[which])
+            of_pair = self._since(pair, onset)
+            replies = of_pair[of_pair != NO_REPLY]
+            observed = float(np.median(replies)) if len(replies) else None
+            made = Alarm(
+                pair, which, onset, time, expected, failure, observed, len(of_pair),
+                int((of_pair == NO_REPLY).sum()), time,
+            )  # fmt: skip
+            self._active[pair] = made
+            self._to_tell.append((number, replace(made), time, ""))
+
+    def _refer(self, pair: int, before: int) -> None:
+        """Where the pair's results before a time lie under its answer: what the next is compared with."""
+        row = self.past.pairs.columns
+        count = int(row["count"][pair])
+        known = row["rtts"][pair, :count][row["times"][pair, :count] < before]
+        replies = known[known != NO_REPLY]
+        scores = np.interp(replies, row["values"][pair], _SCORES)
+        made = Reference.of(scores, len(known) - len(replies), float(row["failure"][pair]))
+        row["reference"][pair] = made.middle, made.scale, made.freedom, made.failure
+
+    def _since(self, pair: int, onset: int) -> np.ndarray:
+        row = self.past.pairs.columns
+        count = int(row["count"][pair])
+        out: np.ndarray = row["rtts"][pair, :count][row["times"][pair, :count] >= onset]
+        return out
+
+    def _go_on(self, alarm: Alarm, number: int, time: int, rtt: float, bet: float) -> None:
+        """Another result of a pair with an alarm."""
+        if alarm.calm == 0.0:
+            alarm.calm_since = time
+        alarm.calm = calmer(alarm.calm, bet)
+        alarm.results += 1
+        alarm.lost += rtt == NO_REPLY
+        alarm.last = time
+        if alarm.calm >= CALM:
+            self._end(alarm, number, time, BACK)
+        elif time - alarm.onset > self.options.accept_hours * _HOUR_US:
+            self._end(alarm, number, time, ACCEPTED)
+
+    def _end(self, alarm: Alarm, number: int, time: int, why: str) -> None:
+        del self._active[alarm.pair]
+        self._to_tell.append((number, replace(alarm), time, why))
+        row = self.past.pairs.columns
+        row["test"][alarm.pair] = 0.0
+        if why == BACK:
+            # What came during the change is not what is to be expected now; the answer from before it is.
+            self.past.drop(alarm.pair, alarm.onset, alarm.calm_since)
+            row["asked_at"][alarm.pair], row["asked_after"][alarm.pair] = (
+                time,
+                int(row["results"][alarm.pair]),
+            )
+            self._refer(alarm.pair, time + 1)
+        else:
+            self.past.drop(alarm.pair, 0, alarm.onset)
+            row["asked_after"][alarm.pair] = 0  # the next result is asked about
+
+    def save(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays and JSON that `restore` continues from, to the last bit."""
+        clock = {"now": self.clock.now, "other": self.clock.other, "agree": self.clock.agree}
+        more = {"counts": self.counts, "clock": clock, "rate": vars(self._rate), "alarms": self.alarms.save()}
+        arrays = self.past.save() | self.calibration.save()
+        active = [asdict(alarm) for alarm in self._active.values()]
+        return arrays, more | {"threshold": self._threshold, "active": active}
+
+    def restore(self, arrays: dict[str, np.ndarray], saved: dict[str, Any]) -> None:
+        self.past.restore(arrays)
+        self.calibration = Calibration.restored(arrays)
+        self.clock = Clock(self.options.jump_hours, **saved["clock"])
+        self.counts |= saved["counts"]
+        self._rate = Rate(**saved["rate"])
+        self._threshold = saved["threshold"]
+        self.alarms.restore(saved["alarms"])
+        self._active = {each["pair"]: alarm_of(each) for each in saved["active"]}
+
+    @property
+    def results_per_day(self) -> float:
+        return self._rate.per_day
+
+
+#: The test of each pair: statistic, and time and number of results since it was last at 0, per direction.
+_TESTS: dict[str, tuple[type, int | None, float]] = {
+    "test": (np.float64, 3, 0.0),
+    "since": (np.int64, 3, 0),
+    "run": (np.int32, 3, 0),
+    "reference": (np.float64, 4, 0.0),
+}
+
+_SCORES = normal_scores(expect.LEVELS)

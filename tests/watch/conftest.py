@@ -1,0 +1,3 @@
+from small_run import engine, model, rows, run, world
+
+__all__ = ["engine", "model", "rows", "run", "world"]
