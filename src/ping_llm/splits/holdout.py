@@ -13,6 +13,8 @@ What is held out is decided by a hash of the addresses, so it does not depend on
 the data.
 """
 
+import hashlib
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_json
@@ -68,6 +72,15 @@ class Splits:
     @property
     def train(self) -> Columns:
         return self.data.take(self.is_train)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the measurements and what became of each."""
+        digest = hashlib.sha256()
+        data = self.data
+        for array in (data.time, data.src, data.dst, data.rtt, self.is_train, self.is_visible, self.kind):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
 
     @property
     def visible(self) -> Columns:
@@ -176,7 +189,10 @@ def write_held_out(inputs: Sequence[str | Path], out: Path, options: SplitOption
         "parts": {f"{name}.parquet": count for name, count in counts.items() if count},
         "in": len(splits.data),
         "unused": len(splits.data) - sum(counts.values()),
+        "fingerprint": splits.fingerprint,
     }
+    if _is_done(out, proof, proof["parts"]):
+        return proof
     with _whole_folder(out) as aside:
         for name, chosen in parts.items():
             if counts[name]:
@@ -190,11 +206,22 @@ def write_training_part(data: str | Path, out: Path, options: SplitOptions) -> d
     """Write only what may be trained on, as `measurements.parquet` below `out`; returns the counts."""
     measurements = read_measurements(data, every_column=True)
     splits = split(measurements, fitting(options, measurements))
-    proof = check_held_out(splits)
+    proof = check_held_out(splits) | {"fingerprint": splits.fingerprint}
+    if _is_done(out, proof, {"measurements.parquet": len(splits.train)}):
+        return proof
     with _whole_folder(out) as aside:
         write_measurements(splits.train, aside / "measurements.parquet")
         write_json(aside / SPLIT_FILE, proof)
     return proof
+
+
+def _is_done(out: Path, proof: dict, parts: dict[str, int]) -> bool:
+    """Whether the folder holds this very split, with every file whole."""
+    try:
+        same = json.loads((out / SPLIT_FILE).read_text()) == json.loads(json.dumps(proof))
+        return same and all(pq.read_metadata(out / name).num_rows == rows for name, rows in parts.items())
+    except (OSError, ValueError, pa.ArrowException):
+        return False
 
 
 @contextmanager
