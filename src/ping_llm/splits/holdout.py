@@ -16,9 +16,10 @@ the data.
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ping_llm.errors import PingError, UsageError
-from ping_llm.files import write_json
+from ping_llm.files import sync_directory, write_json
 from ping_llm.hashing import GOLDEN_INT, MASK, mix
 from ping_llm.locks import LOCK_FILE, only_writer
 from ping_llm.measurements.columns import Columns
@@ -191,15 +192,10 @@ def write_held_out(inputs: Sequence[str | Path], out: Path, options: SplitOption
         "unused": len(splits.data) - sum(counts.values()),
         "fingerprint": splits.fingerprint,
     }
-    if _is_done(out, proof, proof["parts"]):
-        return proof
-    with _whole_folder(out) as aside:
-        for name, chosen in parts.items():
-            if counts[name]:
-                (aside / name).parent.mkdir(exist_ok=True)
-                write_measurements(splits.data.take(chosen), aside / f"{name}.parquet")
-        write_json(aside / SPLIT_FILE, proof)
-    return proof
+    columns = {
+        f"{name}.parquet": partial(splits.data.take, chosen) for name, chosen in parts.items() if counts[name]
+    }
+    return _write_folder(out, proof, proof["parts"], columns)
 
 
 def write_training_part(data: str | Path, out: Path, options: SplitOptions) -> dict:
@@ -207,12 +203,8 @@ def write_training_part(data: str | Path, out: Path, options: SplitOptions) -> d
     measurements = read_measurements(data, every_column=True)
     splits = split(measurements, fitting(options, measurements))
     proof = check_held_out(splits) | {"fingerprint": splits.fingerprint}
-    if _is_done(out, proof, {"measurements.parquet": len(splits.train)}):
-        return proof
-    with _whole_folder(out) as aside:
-        write_measurements(splits.train, aside / "measurements.parquet")
-        write_json(aside / SPLIT_FILE, proof)
-    return proof
+    name = "measurements.parquet"
+    return _write_folder(out, proof, {name: len(splits.train)}, {name: lambda: splits.train})
 
 
 def _is_done(out: Path, proof: dict, parts: dict[str, int]) -> bool:
@@ -224,25 +216,36 @@ def _is_done(out: Path, proof: dict, parts: dict[str, int]) -> bool:
         return False
 
 
-@contextmanager
-def _whole_folder(out: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `out` at the end. What an interrupted run left is removed."""
+def _write_folder(
+    out: Path, proof: dict, rows: dict[str, int], parts: dict[str, Callable[[], Columns]]
+) -> dict:
+    """Write the parts and the proof into a folder aside, which becomes `out` at the end; returns the proof.
+
+    What is there already is kept, what an interrupted run left is removed, and anything else is refused.
+    """
+    if _is_done(out, proof, rows):
+        return proof
     work = out.with_name(f".{out.name}.part")
     with only_writer(work, "split"):
+        if _is_done(out, proof, rows):  # by whoever held it until now
+            return proof
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UsageError(f"{out} is not empty: name another folder, so that nothing else is trained on")
-        aside = work / out.name
         for left in work.iterdir():
             if left.name != LOCK_FILE:
                 shutil.rmtree(left)
-        aside.mkdir()
+        aside = work / out.name
         try:
-            yield aside
+            for name, columns in parts.items():
+                write_measurements(columns(), aside / name)
+            write_json(aside / SPLIT_FILE, proof)
             aside.replace(out)
+            sync_directory(out.parent)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     with suppress(OSError):
         work.rmdir()  # if a killed run had made it
+    return proof
 
 
 def inner_split(train: Columns, seed: int = 1) -> tuple[Columns, Columns, History]:
