@@ -263,6 +263,8 @@ def load(run: Path, data: Path | None, no_data: bool) -> "Model":
     if data is not None and no_data:
         raise UsageError("--data and --no-data exclude each other")
     model = Model.load(run, data=data if data is not None else not no_data)
+    for doubt in model.doubts:
+        typer.echo(f"warning: {run}: {doubt}", err=True)
     if model.data_note:
         typer.echo(f"note: {model.data_note}", err=True)
     return model
