@@ -13,6 +13,7 @@ from ping_llm.answer.answering import RttAnswer
 from ping_llm.answer.complete import Consistency
 from ping_llm.answer.explain import Explanation
 from ping_llm.answer.generate import Generated
+from ping_llm.answer.plan import Plan
 from ping_llm.answer.rank import Ranking
 from ping_llm.answer.show import LAST_SECOND, bar_edges, ms, percent, time_text
 from ping_llm.measurements.addresses import Prefix
@@ -229,6 +230,18 @@ def generated_picture(made: Generated, path: Path) -> None:
     histories = len(made.histories)
     title = f"{len(stated):,} generated measurements"
     axes.set_title(title + (f" of {histories} histories, by colour" if histories > 1 else ""), fontsize=10)
+    _save(figure, path)
+
+
+def plan_picture(made: Plan, path: Path) -> None:
+    """The expected uncertainty after each planned measurement."""
+    figure, axes = _figure()
+    left = made.before - np.cumsum([0.0, *(each.drop for each in made.measurements)]) / made.questions
+    axes.plot(np.arange(len(left)), left, "o-", markersize=3, color=_BLUE)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("measurements, in the order of the plan")
+    axes.set_ylabel("expected CRPS per question (ms)" if made.by == "crps" else "entropy per question (bits)")
+    axes.set_title(f"{made.questions:,} questions, {made.candidates:,} possible measurements", fontsize=10)
     _save(figure, path)
 
 
