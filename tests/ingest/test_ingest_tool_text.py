@@ -140,3 +140,9 @@ def test_any_text_has_rows_or_none(texts, data):
     columns, lines, strange = as_table(text.encode(), "100.0.0.7", WRITTEN)
     assert len(lines) == len(columns["rtt"]) == len(columns["event_time"])
     assert all(1 <= line <= text.encode().count(b"\n") + len(text) + 1 for line in lines + strange)
+
+
+def test_a_number_of_packets_is_not_believed_without_bounds():
+    text = "PING 192.0.2.1 (192.0.2.1) 56(84) bytes of data.\n99999999999 packets transmitted, 0 received\n"
+    columns, _, _ = as_table(text.encode(), "198.51.100.1", WRITTEN)
+    assert len(columns["rtt"]) == 100_000
