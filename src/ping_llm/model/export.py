@@ -109,6 +109,25 @@ def read(source: Path | str, *, prefer_checkpoint: bool = False) -> Exported:
     return Exported(config, tensors, _tokens(run), step, _stack(run))
 
 
+def state_of(source: Path | str) -> tuple[str, ...] | None:
+    """Names what `read` would read: another value means another model. None: there is none.
+
+    Only finished things count: config.json, stack.json and a checkpoint's folder are written last.
+    """
+    path = Path(source)
+    try:
+        folder = path if is_export(path) else path / "export"
+        step = None if is_export(folder) else _newest_step(path)
+        if step is None and not is_export(folder):
+            return None
+        run = folder.parent if step is None else _run_of(step) or path
+        files = (folder / CONFIG, folder / STACK / f"{STACK}.json", run / STACK / f"{STACK}.json")
+        stamps = [str(file.stat().st_mtime_ns) if file.is_file() else "" for file in files]
+        return (str(step), *stamps)
+    except OSError:
+        return None
+
+
 def is_export(path: Path) -> bool:
     return (path / CONFIG).is_file() and (path / WEIGHTS).is_file()
 

@@ -68,6 +68,7 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
     app = FastAPI(
         title="ping-llm", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
         description="Calibrated distributions of Internet latency.", responses=_REFUSALS,
+        redirect_slashes=False,
     )  # fmt: skip
     app.state.at_start = []
     endpoints, views = Endpoints(thread, options), Views(thread, options)
@@ -111,7 +112,7 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
         return Response(page(app.openapi()), media_type="text/html; charset=utf-8")
 
     app.state.page = add_page(app)
-    _describe_bodies(app)  # after the last path: each new one makes FastAPI write the document again
+    _describe_bodies(app)  # last: a further path would make FastAPI write the document anew
     _handle_errors(app)
     return app
 
