@@ -16,7 +16,7 @@ the data.
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -217,7 +217,7 @@ def _is_done(out: Path, proof: dict, parts: dict[str, int]) -> bool:
 
 
 def _write_folder(
-    out: Path, proof: dict, rows: dict[str, int], parts: dict[str, Callable[[], Columns]]
+    out: Path, proof: dict, rows: dict[str, int], parts: Mapping[str, Callable[[], Columns]]
 ) -> dict:
     """Write the parts and the proof into a folder aside, which becomes `out` at the end; returns the proof.
 
