@@ -1,6 +1,6 @@
 """Mutated results and files, and what must hold of them: for tests/fuzz and the tests here.
 
-Every mutated result must get the same verdict and columns by the quick and the careful way; every mutated file
+Every mutated result must get the same verdict and columns by the quick and the careful way, and every file
 must be accounted for.
 """
 
