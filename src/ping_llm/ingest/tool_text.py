@@ -16,7 +16,8 @@ import pyarrow as pa
 from ping_llm.measurements.schema import NO_REPLY
 
 _STAMP = r"(?:\[(?P<stamp>\d+(?:\.\d+)?)\] *)?"
-_DST, _RTT = r"(?P<dst>\S+?)", r"(?P<rtt>\d+(?:\.\d+)?)"
+_NUMBER = r"\d+(?:\.\d+)?"
+_DST, _RTT = r"(?P<dst>\S+?)", rf"(?P<rtt>{_NUMBER})"
 _BLOCK = re.compile(rf"^(?:PING|Pinging) (?:\S+ [(\[])?{_DST}[)\]]?:?(?: with| \d+\(| \d+ data| 56)")
 _REPLY = re.compile(
     rf"^{_STAMP}\d+ bytes from (?:\S+ \()?{_DST}\)?: .*?seq=(?P<seq>\d+) .*?time=" rf"{_RTT} ?ms"
@@ -29,7 +30,7 @@ _LOST = re.compile(
 _SENT = re.compile(r"^(?P<sent>\d+) packets transmitted, (?P<received>\d+) (?:packets )?received")
 _SUMMARY = re.compile(rf"^(?:rtt|round-trip) min/avg/max\S* = [\d.]+/{_RTT}/")
 
-_FPING_LIST = re.compile(rf"^{_DST} +: (?P<rtts>(?:[\d.]+|-)(?: (?:[\d.]+|-))*)$")
+_FPING_LIST = re.compile(rf"^{_DST} +: (?P<rtts>(?:{_NUMBER}|-)(?: (?:{_NUMBER}|-))*)$")
 _FPING_LINE = re.compile(rf"^{_STAMP}{_DST} +: \[\d+\], (?:\d+ bytes, {_RTT} ms|timed out)")
 _FPING_TOTAL = re.compile(
     rf"^{_DST} +: xmt/rcv/%loss = \d+/\d+/\S+?(?:, min/avg/max = [\d.]+/{_RTT}/[\d.]+)?$"
@@ -37,7 +38,9 @@ _FPING_TOTAL = re.compile(
 _FPING_ALIVE = re.compile(rf"^{_DST} is (?:alive \({_RTT} ms\)|(?P<lost>unreachable))")
 
 _MTR_START = re.compile(r"^Start: (?P<time>\S+)")
-_MTR_HOP = re.compile(rf"^ *\d+\.(?:\|--)? *{_DST} +(?P<loss>[\d.]+)%? +\d+ +[\d.]+ +{_RTT}(?: +[\d.]+){{3}}")
+_MTR_HOP = re.compile(
+    rf"^ *\d+\.(?:\|--)? *{_DST} +(?P<loss>{_NUMBER})%? +\d+ +[\d.]+ +{_RTT}(?: +[\d.]+){{3}}"
+)
 _MTR_CSV = "Mtr_Version,Start_Time,"
 
 _KNOWN = (_BLOCK, _REPLY, _WINDOWS, _FPING_LIST, _FPING_LINE, _FPING_TOTAL, _FPING_ALIVE, _MTR_HOP)
@@ -45,6 +48,8 @@ _KNOWN = (_BLOCK, _REPLY, _WINDOWS, _FPING_LIST, _FPING_LINE, _FPING_TOTAL, _FPI
 
 #: No tool prints longer lines, and the patterns take quadratic time at worst.
 _LINE = 500
+#: Largest number of packets that only the statistics tell of.
+_MOST_LOST = 1_000_000
 #: Largest text that is read: some 600,000 packets.
 MOST_BYTES = 64 << 20
 
@@ -92,6 +97,8 @@ class _Ping:
             return
         yield from self.rows.values()
         missing = (self.sent or 0) - len(self.rows)
+        if missing > _MOST_LOST:
+            return  # no ping runs that long: the statistics are not to be believed
         if self.rows and missing > 0 and self.received <= len(self.rows):
             # Packets without any line were lost; their times are not known.
             yield from (ToolRow(self.line, self.dst, NO_REPLY) for _ in range(missing))
@@ -182,7 +189,7 @@ def read_mtr_csv(lines: Sequence[str]) -> tuple[list[ToolRow], list[int]]:
 def _seconds(text: str) -> float | None:
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
