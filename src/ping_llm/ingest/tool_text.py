@@ -17,6 +17,7 @@ import pyarrow as pa
 from ping_llm.measurements.schema import NO_REPLY
 
 _STAMP = r"(?:\[(?P<stamp>\d+(?:\.\d+)?)\] *)?"
+_NUMBER = r"\d+(?:\.\d+)?"
 _DST, _RTT = r"(?P<dst>\S+?)", r"(?P<rtt>\d+(?:[.,]\d+)?)"  # a comma: in some languages
 _BLOCK = re.compile(rf"^(?:PING|Pinging) (?:\S+ [(\[])?{_DST}[)\]]?:?(?: with| \d+\(| \d+ data| 56)")
 _PING6 = re.compile(r"^PING6?\b.*(?:-->|\(\S+\)\)| from \S+ )")
@@ -33,7 +34,7 @@ _LOST = re.compile(
 _SENT = re.compile(r"^(?P<sent>\d+) packets transmitted, (?P<received>\d+) (?:packets )?received")
 _SUMMARY = re.compile(rf"^(?:rtt|round-trip) min/avg/max\S* = [\d.]+/{_RTT}/")
 
-_FPING_LIST = re.compile(rf"^{_DST} +: (?P<rtts>(?:[\d.]+|-)(?: (?:[\d.]+|-))*)$")
+_FPING_LIST = re.compile(rf"^{_DST} +: (?P<rtts>(?:{_NUMBER}|-)(?: (?:{_NUMBER}|-))*)$")
 _FPING_LINE = re.compile(rf"^{_STAMP}{_DST} +: \[\d+\], (?:\d+ bytes, {_RTT} ms|timed out)")
 _FPING_TOTAL = re.compile(
     rf"^{_DST} +: xmt/rcv/%loss = \d+/\d+/\S+?(?:, min/avg/max = [\d.]+/{_RTT}/[\d.]+)?$"
@@ -41,16 +42,18 @@ _FPING_TOTAL = re.compile(
 _FPING_ALIVE = re.compile(rf"^{_DST} is (?:alive \({_RTT} ms\)|(?P<lost>unreachable))")
 
 _MTR_START = re.compile(r"^Start: (?P<time>\S+)")
-_MTR_HOP = re.compile(rf"^ *\d+\.(?:\|--)? *{_DST} +(?P<loss>[\d.]+)%? +\d+ +[\d.]+ +{_RTT}(?: +[\d.]+){{3}}")
+_MTR_HOP = re.compile(
+    rf"^ *\d+\.(?:\|--)? *{_DST} +(?P<loss>{_NUMBER})%? +\d+ +[\d.]+ +{_RTT}(?: +[\d.]+){{3}}"
+)
 _MTR_CSV = "Mtr_Version,Start_Time,"
 
 _KNOWN = (_BLOCK, _PING6, _REPLY, _WINDOWS, _FPING_LIST, _FPING_LINE, _FPING_TOTAL, _FPING_ALIVE, _MTR_HOP)
 
 
-#: Packets of one `ping` that were sent and have no line: more are not believed.
-_MOST_LOST = 100_000
 #: No tool prints longer lines, and the patterns take quadratic time at worst.
 _LINE = 500
+#: Largest number of packets that only the statistics tell of.
+_MOST_LOST = 1_000_000
 #: Largest text that is read: some 600,000 packets.
 MOST_BYTES = 64 << 20
 
@@ -100,6 +103,8 @@ class _Ping:
             return
         yield from self.rows.values()
         missing = (self.sent or 0) - len(self.rows)
+        if missing > _MOST_LOST:
+            return  # no ping runs that long: the statistics are not to be believed
         if self.rows and missing > 0 and self.received <= len(self.rows):
             # Packets without any line were lost; their times are not known.
             yield from self._lost(missing)
@@ -107,7 +112,7 @@ class _Ping:
             yield from self._lost(self.sent)
 
     def _lost(self, count: int) -> Iterator[ToolRow]:
-        for _ in range(min(count, _MOST_LOST)):
+        for _ in range(count):
             yield ToolRow(self.line, self.dst, NO_REPLY, None, self.src)
 
 
@@ -229,7 +234,7 @@ def read_lines(text: str) -> tuple[list[ToolRow], list[int]]:
 def _seconds(text: str) -> float | None:
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
