@@ -108,6 +108,7 @@ def _disturbed(
     rtt, time = columns.rtt.copy(), columns.time
     ends = {"dst": Ids(columns.dst).of_rows, "src": Ids(columns.src).of_rows}
     changes: list[Change] = []
+    touched = np.zeros(len(time), bool)
     begin = int(time[0]) + int(time[-1] - time[0]) // 8
     number = 0
     steps = [np.diff(time[rows]) for rows in _by_pair(pair) if len(rows) > 2 * _LEAST]
@@ -129,11 +130,14 @@ def _disturbed(
             inside = np.flatnonzero(hit[rows])
             if not len(inside):
                 continue
-            known = inside[0] >= _LEAST and len(inside) >= 6
+            # A pair that is being disturbed already does not change visibly.
+            before = rows[max(0, inside[0] - _LEAST) : inside[-1] + 1]
+            known = inside[0] >= _LEAST and len(inside) >= 6 and not touched[before].any()
             first, last = int(rows[inside[0]]), int(inside[-1])
             changes.append(Change(first, int(pair[first]), LOSS if lost else UP, bool(known)))
             if last + 1 < len(rows) and not lost:
                 changes.append(Change(int(rows[last + 1]), int(pair[first]), DOWN, False))
+        touched |= hit
         begin += int(hours / 3) * _HOUR_US + _HOUR_US
         number += 1
     return Columns(time, columns.src, columns.dst, rtt), changes

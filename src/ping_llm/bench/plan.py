@@ -16,15 +16,13 @@ import numpy as np
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.model import Model
-from ping_llm.bench.watch import TINY
+from ping_llm.bench.rank import write_untrained
 from ping_llm.fit.calibrate import calibrate_columns
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.measurements.schema import NO_REPLY
-from ping_llm.model import export
-from ping_llm.model.random import random_tensors
 from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.write import simulate
 from ping_llm.splits.holdout import SplitOptions
@@ -95,9 +93,7 @@ def simulated(sources: int, destinations: int, seed: int) -> tuple[Model, Replay
         options = WorldOptions(measurements=30_000, probes=250, targets=40, days=6, seed=seed, ipv6_share=0.0)
         world = simulate(folder / "world", options)
         train = read_measurements(folder / "world")
-        export.write(
-            TINY, random_tensors(TINY, seed=5, scale=3.0), {"context": {}}, folder / "run" / "export"
-        )
+        write_untrained(folder / "run")
         calibrate_columns(folder / "run", train, SplitOptions(0.8, 0.15, 0.2, 0.2, 2), 60, _METHODS)
         model = Model.load(folder / "run", data=False)
     random = np.random.default_rng(seed)

@@ -18,19 +18,28 @@ from ping_llm.answer.grid import GRID
 from ping_llm.answer.methods.registry import make, usable
 from ping_llm.answer.model import Model
 from ping_llm.answer.rank import TIMEOUT_MS
-from ping_llm.bench.watch import TINY
 from ping_llm.errors import PingError
 from ping_llm.fit.calibrate import calibrate_columns
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.model import export
+from ping_llm.model.config import ModelConfig
 from ping_llm.model.random import random_tensors
 from ping_llm.progress import Progress
 from ping_llm.splits.holdout import SplitOptions
 
 #: Candidates, and how many more destinations a source must have measured.
 _CANDIDATES, _MORE = 10, 4
+
+
+#: A network as small as can be: it is not trained, so the stack gives it no weight.
+_UNTRAINED = ModelConfig(layers=1, width=16, heads=1, kv_heads=1, head_dim=16, mlp_width=16, max_length=128)
+
+
+def write_untrained(run: Path) -> None:
+    """A run of an untrained network, to hold a stack of simple methods."""
+    export.write(_UNTRAINED, random_tensors(_UNTRAINED, seed=5), {"context": {}}, run / "export")
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ def measure(
             progress.advance()
         with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as folder:
             run = Path(folder)
-            export.write(TINY, random_tensors(TINY, seed=5, scale=3.0), {"context": {}}, run / "export")
+            write_untrained(run)
             stack = calibrate_columns(
                 run, asked.train, SplitOptions(0.8, 0.15, 0.2, 0.2, 2), questions, names
             )
