@@ -40,6 +40,7 @@ This page is made from the docstrings by `scripts/api_docs.py`.
 #: The order of the work; what only comes back from a call stands after it.
 _SECTIONS = {
     "Ask": ("load", "Model", "connect", "Remote", "Question", "Context", "RttAnswer", "RttDistribution"),
+    "Watch": ("Watcher", "WatchOptions"),
     "Data": ("read", "Measurements", "Measurement", "ingest", "split", "Splits", "build_rows", "Batches"),
     "Train and evaluate": ("fit", "train", "evaluate"),
     "Errors": ("PingError", "UsageError"),
@@ -50,6 +51,7 @@ _INTERNAL = {
     "Model": {"load", "knows_unnamed_sources", "prompts", "distributions", "scorer"},
     "Batches": {"current_unit", "skip_unit", "units", "plans"},
     "Question": {"seconds"},
+    "WatchOptions": {"as_json"},
     "Context": {"seconds"},
     "RttDistribution": {"of_mass", "mass", "central_mean", "typical"},
 }

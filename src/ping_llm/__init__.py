@@ -29,6 +29,8 @@ __all__ = [
     "RttDistribution",
     "Splits",
     "UsageError",
+    "WatchOptions",
+    "Watcher",
     "__version__",
     "build_rows",
     "connect",
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from ping_llm.measurements.columns import Columns as Measurements
     from ping_llm.measurements.schema import Measurement
     from ping_llm.splits.holdout import Splits
+    from ping_llm.watch.options import WatchOptions
+    from ping_llm.watch.watcher import Watcher
 
 #: Public name → where it is: module, and its name there if that is another.
 _PLACES = {
@@ -68,6 +72,8 @@ _PLACES = {
     "RttDistribution": "answer.distribution",
     "Splits": "splits.holdout",
     "UsageError": "errors",
+    "WatchOptions": "watch.options",
+    "Watcher": "watch.watcher",
     "build_rows": "_api",
     "connect": "_api",
     "evaluate": "_api",

@@ -1,6 +1,8 @@
 """`rank`, `explain` and `matrix` on a run with random weights and a real stack."""
 
+import base64
 import json
+import re
 import subprocess
 from dataclasses import replace
 
@@ -108,8 +110,15 @@ def test_a_matrix_goes_on_where_it_stopped(asked, run, rows, tmp_path):
     with pytest.raises(UsageError, match="another matrix"):
         matrices.matrix(ask, sources[:1], candidates, tmp_path / "out")
     printed = json.loads(invoke("matrix", run, "--src", src, "--dst", ",".join(candidates), "--data", rows,
-        "--out", tmp_path / "second", "--csv", "--netem", "--simulator", "--json"))  # fmt: skip
-    assert len(printed["files"]) == 4
+        "--out", tmp_path / "second", "--csv", "--netem", "--simulator", "--html", "--json"))  # fmt: skip
+    assert len(printed["files"]) == 5
+    page = (tmp_path / "second" / "matrix.html").read_text()
+    packed = re.search('id="medians">([^<]+)<', page)[1]
+    shown = np.frombuffer(base64.b64decode(packed), "<u2") / 10
+    names, _, expected = matrices.medians(tmp_path / "second" / "matrix.parquet")
+    assert names == [src]
+    assert shown == pytest.approx(expected[0], abs=0.051)
+    assert "http" not in page
     lines = (tmp_path / "second" / "matrix.csv").read_text().splitlines()
     assert len(lines) == 5
     simulator = json.loads((tmp_path / "second" / "simulator.json").read_text())

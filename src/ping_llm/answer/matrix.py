@@ -8,8 +8,10 @@ Memory holds one source's answers. Everything else (CSV, netem commands, the JSO
 from matrix.parquet, row group by row group.
 """
 
+import base64
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,9 @@ import pyarrow.parquet as pq
 from ping_llm.answer.answering import RttAnswer
 from ping_llm.answer.context import Question
 from ping_llm.errors import UsageError
-from ping_llm.files import whole_file, write_json
+from ping_llm.files import whole_file, write_json, write_text
 from ping_llm.locks import only_writer
+from ping_llm.pages import document
 from ping_llm.progress import Progress
 
 #: Quantiles of the RTT given a reply: enough to draw from, and the middle one is the median.
@@ -59,7 +62,7 @@ def matrix(
     for words, given in (("source", sources), ("destination", destinations)):
         if not given:
             raise UsageError(f"matrix needs at least one {words}")
-        twice = [name for number, name in enumerate(given) if name in given[:number]]
+        twice = [name for name, count in Counter(given).items() if count > 1]
         if twice:
             raise UsageError(f"the {words} {twice[0]} is listed twice")
     asked = {"sources": list(sources), "destinations": list(destinations), "at": at, "origin": origin}
@@ -179,11 +182,61 @@ def _by_source(table: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 def medians(table: Path) -> tuple[list[str], list[str], np.ndarray]:
     """Sources, destinations and medians [sources, destinations]; NaN where there is no pair."""
-    columns = pq.read_table(table, columns=["src", "dst", "q50"])
-    src, dst = columns["src"].to_pylist(), columns["dst"].to_pylist()
-    sources, destinations = list(dict.fromkeys(src)), list(dict.fromkeys(dst))
-    row = {name: number for number, name in enumerate(sources)}
-    column = {name: number for number, name in enumerate(destinations)}
-    out = np.full((len(sources), len(destinations)), np.nan)
-    out[[row[name] for name in src], [column[name] for name in dst]] = columns["q50"].to_numpy()
-    return sources, destinations, out
+    columns = pq.read_table(table, columns=["src", "dst", "q50"], read_dictionary=["src", "dst"])
+    ends = [columns[name].unify_dictionaries().combine_chunks() for name in ("src", "dst")]
+    names: list[list[str]] = [end.dictionary.to_pylist() for end in ends]
+    out = np.full((len(names[0]), len(names[1])), np.nan)
+    out[ends[0].indices.to_numpy(), ends[1].indices.to_numpy()] = columns["q50"].to_numpy()
+    return names[0], names[1], out
+
+
+#: A median on the page is a 16-bit number of tenths of a millisecond; the last two mean more, and no pair.
+_MORE, _NONE = 65_534, 65_535
+
+_STYLE = (
+    "canvas { width: 100%; image-rendering: pixelated; border: 1px solid var(--line); cursor: crosshair; }"
+)
+
+_SCRIPT = """
+const names = NAMES, width = names[1].length, height = names[0].length, most = MOST;
+const bytes = Uint8Array.from(atob(document.getElementById("medians").textContent), c => c.charCodeAt(0));
+const tenths = new Uint16Array(bytes.buffer), canvas = document.getElementById("map");
+canvas.width = width; canvas.height = height; canvas.style.aspectRatio = width + " / " + height;
+const context = canvas.getContext("2d"), image = context.createImageData(width, height);
+for (let i = 0; i < tenths.length; i++) {
+  if (tenths[i] === 65535) continue;
+  const x = Math.min(tenths[i] / most, 1);
+  const [red, green] = [Math.min(1, .27 + 1.1 * x * x), .05 + .85 * x];
+  image.data.set([255 * red, 255 * green, 255 * (.35 + .3 * Math.sin(3.1 * x) - .25 * x * x), 255], 4 * i);
+}
+context.putImageData(image, 0, 0);
+canvas.onmousemove = event => {
+  const box = canvas.getBoundingClientRect();
+  const column = Math.min(width - 1, Math.floor((event.clientX - box.left) / box.width * width));
+  const row = Math.min(height - 1, Math.floor((event.clientY - box.top) / box.height * height));
+  const value = tenths[row * width + column];
+  const known = value === 65534 ? "more than 6.5 s" : (value / 10).toFixed(1) + " ms";
+  const text = value === 65535 ? "no pair" : known;
+  document.getElementById("cell").textContent = names[0][row] + " → " + names[1][column] + ": " + text;
+};
+"""
+
+
+def write_html(table: Path, path: Path) -> None:
+    """A page with the heat map of the medians; pointing at a cell shows its pair. Nothing is fetched."""
+    sources, destinations, values = medians(table)
+    known = np.isfinite(values)
+    tenths = np.where(known, np.minimum(np.round(10 * np.nan_to_num(values)), _MORE), _NONE).astype("<u2")
+    # Colours up to the 99 % quantile: one far pair would leave all others dark.
+    most = max(float(np.quantile(tenths[known], 0.99)), 1.0) if known.any() else 1.0
+    # The names are addresses that were parsed: no text of a user's reaches the script.
+    script = _SCRIPT.replace("NAMES", json.dumps([sources, destinations])).replace("MOST", f"{most:.0f}")
+    body = (
+        f"<h1>Latency matrix</h1><p>{len(sources):,} sources (rows) × {len(destinations):,} destinations "
+        f"(columns), medians; yellow is {most / 10:,.1f} ms and more.</p>"
+        '<p id="cell" class="note">Point at a cell.</p><canvas id="map"></canvas>'
+        "<noscript><p>The map needs JavaScript; matrix.parquet has all figures.</p></noscript>"
+        f'<script type="text/plain" id="medians">{base64.b64encode(tenths.tobytes()).decode()}</script>'
+        f"<script>{script}</script>"
+    )
+    write_text(path, document("Latency matrix", body, _STYLE))

@@ -10,6 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from ping_llm.answer import answering
+from ping_llm.answer import plan as planning
 from ping_llm.answer import rank as ranking
 from ping_llm.answer import rtt as rtt_query
 from ping_llm.answer.address_tree import AddressTree, Completions
@@ -37,6 +38,7 @@ from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.explain import LEFT_OUT, Explanation, explain
 from ping_llm.answer.generate import ROOM_IPV4, ROOM_IPV6, Generated, generate
 from ping_llm.answer.past import Data
+from ping_llm.answer.plan import Measure, Plan
 from ping_llm.answer.rank import Ranking
 from ping_llm.answer.rtt import RttScores
 from ping_llm.answer.score import Scorer
@@ -48,6 +50,7 @@ from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.schema import Measurement
 from ping_llm.model import export
 from ping_llm.model.config import ModelConfig
+from ping_llm.model.doubts import doubts
 from ping_llm.model.engine import Engine, keep_compiled
 from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RttEncoding, rtt_encoding
 from ping_llm.tokens.vocab import RTT, Field
@@ -66,6 +69,7 @@ class Model:
       stack: None for a run that was never calibrated; its answers are those of the network alone.
       data: where questions without a context take theirs from; None: nowhere.
       data_note: why the data recorded in the run are not used, if they are not.
+      doubts: sentences about a training that was too short or had too little data.
       lost_to: by test of the run's report, the simple method that was better, if one was.
     """
 
@@ -81,6 +85,7 @@ class Model:
         self.stack = stack
         self.data: Data | None = None
         self.data_note: str | None = None
+        self.doubts: tuple[str, ...] = ()
         self.lost_to: dict[str, dict[str, Any]] = {}
 
     @classmethod
@@ -104,6 +109,7 @@ class Model:
         stack = None if model.stack is None else Stack.load(model.stack)
         loaded = cls(engine, encoding, model.tokens, model.origin, stack)
         loaded.lost_to = _lost_to(model.stack)
+        loaded.doubts = doubts(source)
         if isinstance(data, (str, Path)):
             loaded.data = Data(data)
         elif data:
@@ -294,6 +300,28 @@ class Model:
     def explain(self, question: Question, *, left_out: int = LEFT_OUT) -> Explanation:
         """What an answer would be without each measurement that it rests on."""
         return explain(self, question, self.data, left_out)
+
+    def plan(
+        self,
+        questions: Sequence[Question],
+        budget: int,
+        candidates: Sequence[Question] | None = None,
+        *,
+        by: Measure = "bits",
+        data: Data | str | Path | None = None,
+    ) -> Plan:
+        """Which pairs to measure next, so that questions can be answered with most certainty.
+
+        Args:
+          questions: pairs that answers are wanted about.
+          budget: number of measurements.
+          candidates: pairs that can be measured; by default those of the questions.
+          by: what to reduce: the entropy (`bits`), or the expected CRPS in ms (`crps`).
+          data: probe rows with the sources' earlier measurements; by default the model's own.
+        """
+        rows = self.data if data is None else data if isinstance(data, Data) else Data(data)
+        possible = questions if candidates is None else candidates
+        return planning.plan(self, questions, possible, budget, by=by, data=rows)
 
     def complete(
         self,

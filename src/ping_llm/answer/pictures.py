@@ -13,10 +13,12 @@ from ping_llm.answer.answering import RttAnswer
 from ping_llm.answer.complete import Consistency
 from ping_llm.answer.explain import Explanation
 from ping_llm.answer.generate import Generated
+from ping_llm.answer.plan import Plan
 from ping_llm.answer.rank import Ranking
 from ping_llm.answer.show import LAST_SECOND, bar_edges, ms, percent, time_text
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.pages import tidy_figure
 
 _BLUE, _RED, _GREY = "#4878a8", "#c05030", "0.45"
 #: Largest number of readable lines.
@@ -232,6 +234,18 @@ def generated_picture(made: Generated, path: Path) -> None:
     _save(figure, path)
 
 
+def plan_picture(made: Plan, path: Path) -> None:
+    """The expected uncertainty after each planned measurement."""
+    figure, axes = _figure()
+    left = made.before - np.cumsum([0.0, *(each.drop for each in made.measurements)]) / made.questions
+    axes.plot(np.arange(len(left)), left, "o-", markersize=3, color=_BLUE)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("measurements, in the order of the plan")
+    axes.set_ylabel("expected CRPS per question (ms)" if made.by == "crps" else "entropy per question (bits)")
+    axes.set_title(f"{made.questions:,} questions, {made.candidates:,} possible measurements", fontsize=10)
+    _save(figure, path)
+
+
 def _bars(names: Sequence[str], shares: Sequence[float], title: str, label: str, path: Path) -> None:
     figure, axes = _lines(names)
     axes.barh(np.arange(len(names)), shares, color=_BLUE)
@@ -262,6 +276,7 @@ def _lines(names: Sequence[str]) -> tuple[Any, Any]:
 def _save(figure: Any, path: Path) -> None:
     from matplotlib import pyplot
 
+    tidy_figure(figure)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

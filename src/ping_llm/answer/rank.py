@@ -134,7 +134,7 @@ def rank(
             float(fastest[number]),
             None if below is None else float(below[number]),
             float(failure[:, number].max()),
-            float((cost[:, number] - best).mean()),
+            max(float((cost[:, number] - best).mean()), 0.0),
         )
         for number, name in enumerate(names)
     ]

@@ -6,6 +6,8 @@ outages and slow networks that are added to a stream at known times:
     an outage        all results to a destination, or from a source, are lost for six hours
     a slow network   all results to a destination take 40 ms more for twelve hours
 
+or as long as ten of a pair's results take, if that is longer.
+
 A real stream has changes of its own that nobody knows: there only the added ones are to be found, and every
 other alarm counts as false, though some are not.
 
@@ -35,8 +37,8 @@ from ping_llm.watch.watcher import Watcher
 
 _HOUR_US, _DAY_US = 3_600_000_000, 86_400_000_000
 
-#: An alarm belongs to a change of its pair at most so long before it.
-_WITHIN_HOURS = 24
+#: An alarm belongs to a change of its pair at most so long, or so many results, before it.
+_WITHIN_HOURS, _WITHIN_RESULTS = 24, 16
 
 _IN_A_ROW, _WINDOW = 3, 32
 #: A pair is looked at once it has so many results.
@@ -106,11 +108,16 @@ def _disturbed(
     rtt, time = columns.rtt.copy(), columns.time
     ends = {"dst": Ids(columns.dst).of_rows, "src": Ids(columns.src).of_rows}
     changes: list[Change] = []
-    begin = int(time[0]) + _DAY_US // 2
+    touched = np.zeros(len(time), bool)
+    begin = int(time[0]) + int(time[-1] - time[0]) // 8
     number = 0
-    while begin + 14 * _HOUR_US < int(time[-1]):
+    steps = [np.diff(time[rows]) for rows in _by_pair(pair) if len(rows) > 2 * _LEAST]
+    ten = 10 * float(np.median(np.concatenate(steps))) / _HOUR_US if steps else 0.0
+    while True:
         kind = ("outage of a destination", "slow network", "outage of a source")[number % 3]
-        hours = 12 if kind == "slow network" else 6
+        hours = max(12 if kind == "slow network" else 6, ten)
+        if begin + int((hours + 2) * _HOUR_US) >= int(time[-1]):
+            break
         key = ends["src" if kind == "outage of a source" else "dst"]
         during = (time >= begin) & (time < begin + hours * _HOUR_US)
         # Busy ends, so that there is something to see.
@@ -123,12 +130,15 @@ def _disturbed(
             inside = np.flatnonzero(hit[rows])
             if not len(inside):
                 continue
-            known = inside[0] >= _LEAST and len(inside) >= 6
+            # A pair that is being disturbed already does not change visibly.
+            before = rows[max(0, inside[0] - _LEAST) : inside[-1] + 1]
+            known = inside[0] >= _LEAST and len(inside) >= 6 and not touched[before].any()
             first, last = int(rows[inside[0]]), int(inside[-1])
             changes.append(Change(first, int(pair[first]), LOSS if lost else UP, bool(known)))
             if last + 1 < len(rows) and not lost:
                 changes.append(Change(int(rows[last + 1]), int(pair[first]), DOWN, False))
-        begin += (hours + 3) * _HOUR_US
+        touched |= hit
+        begin += int(hours / 3) * _HOUR_US + _HOUR_US
         number += 1
     return Columns(time, columns.src, columns.dst, rtt), changes
 
@@ -218,7 +228,10 @@ def score(stream: Stream, found: Sequence[Found]) -> dict[str, Any]:
             for change in of_pair.get(alarm.pair, [])
             if change.direction == alarm.direction
             and change.row <= alarm.row
-            and time[alarm.row] - time[change.row] <= _WITHIN_HOURS * _HOUR_US
+            and (
+                time[alarm.row] - time[change.row] <= _WITHIN_HOURS * _HOUR_US
+                or position[alarm.row] - position[change.row] <= _WITHIN_RESULTS
+            )
         ]
         if not causes:
             false += 1
@@ -264,7 +277,7 @@ def measured(run: Path, data: Path, world: Path | None, shuffled: bool) -> dict[
       shuffled: shuffle each pair's results in time, and add nothing: every alarm is false.
     """
     model = Model.load(run, data=False)
-    columns = _read(data).sorted_by_time()
+    columns = read_stream(data).sorted_by_time()
     if shuffled:
         pair, random = Ids(pairs_of(columns.src, columns.dst)).of_rows, np.random.default_rng(0)
         rtt = columns.rtt.copy()
@@ -277,7 +290,8 @@ def measured(run: Path, data: Path, world: Path | None, shuffled: bool) -> dict[
     return {"results": len(columns), "days": stream.days, "changes": wanted, "rules": rules}
 
 
-def _read(path: Path) -> Columns:
+def read_stream(path: Path) -> Columns:
+    """Measurements of Atlas results, or of a folder."""
     if path.is_dir():
         return read_measurements(path)
     import pyarrow as pa

@@ -270,3 +270,65 @@ def watch(
     print(f"{results:,} results of {pairs:,} pairs, peak memory {figures['peak memory MB']:,} MB")
     names = list(figures[f"refresh {chosen[0]}"])
     print(table([[each, *figures[f"refresh {each}"].values()] for each in chosen], ["refresh", *names]))
+
+
+@bench.command()
+def plan(
+    run: Path | None = typer.Argument(None, help="Run.  [default: a small simulated world of its own]"),
+    data: Path | None = typer.Option(
+        None, "--data", help="Results after the run's training: Atlas JSON or a folder of measurements."
+    ),
+    sources: int = typer.Option(30, help="Sources whose pairs are asked about."),
+    destinations: int = typer.Option(8, help="Pairs per source, at most."),
+    budget: int = typer.Option(60, help="Measurements."),
+    seed: int = typer.Option(0, help="Random seed."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Compare answers after planned measurements with answers after as many random ones."""
+    from ping_llm.answer.model import Model
+    from ping_llm.bench import plan as planning
+    from ping_llm.bench.detection import read_stream
+    from ping_llm.errors import UsageError
+    from ping_llm.tables import print_json, table
+
+    if (run is None) != (data is None):
+        raise UsageError("a run and --data must be given together")
+    if run is None or data is None:
+        model, replay = planning.simulated(sources, destinations, seed)
+    else:
+        model = Model.load(run, data=False)
+        replay = planning.of_stream(read_stream(data), sources, destinations, seed)
+    figures = planning.measure(model, replay, min(budget, len(replay.first)), seed)
+    if as_json:
+        print_json(figures)
+        return
+    print(f"{figures['pairs']:,} pairs, {figures['budget']:,} measurements")
+    rows = [[name, *one.values()] for name, one in figures.items() if isinstance(one, dict)]
+    print(table(rows, ["measured", "CRPS, ms", "bits"]))
+
+
+@bench.command()
+def rank(
+    data: Path = typer.Argument(help="Results: Atlas JSON, a table, or a folder of measurements."),
+    sources: int = typer.Option(300, help="Sources to ask about, at most."),
+    questions: int = typer.Option(200, help="Held-out questions per kind that weigh the methods."),
+    methods: str = typer.Option("all", help="Simple methods, separated by commas, or all."),
+    seed: int = typer.Option(0, help="Random seed."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure how often the chosen destination is the fastest of ten, by method."""
+    from ping_llm.bench.detection import read_stream
+    from ping_llm.bench.rank import measure
+    from ping_llm.tables import print_json, table
+
+    names = () if methods == "all" else tuple(name.strip() for name in methods.split(","))
+    figures = measure(read_stream(data), sources, questions, names, seed)
+    if as_json:
+        print_json(figures)
+        return
+    print(f"{figures['sources']:,} sources, ten destinations each, {figures['train']:,} measurements learned")
+    rows = [
+        [name, f"{one['fastest']:.0%}", one["regret_ms"], one["median_regret_ms"]]
+        for name, one in figures["methods"].items()
+    ]
+    print(table(rows, ["method", "chose the fastest", "regret, ms", "median regret, ms"]))

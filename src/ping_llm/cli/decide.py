@@ -1,4 +1,4 @@
-"""`ping-llm rank`, `explain` and `matrix`: from answers to decisions."""
+"""`ping-llm rank`, `explain`, `matrix` and `plan`: from answers to decisions."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,14 +11,16 @@ from ping_llm.cli import query
 from ping_llm.errors import PingError, UsageError
 
 if TYPE_CHECKING:
+    from ping_llm.answer.context import Question
     from ping_llm.answer.explain import Explanation
+    from ping_llm.answer.plan import Plan
     from ping_llm.answer.rank import Ranking
 
 _ADDRESSES = "Addresses separated by commas, or a file with one address per line."
 
 
 def register(app: typer.Typer) -> None:
-    for command in (rank, explain):
+    for command in (rank, explain, plan):
         app.command(command.__name__)(query.picture_last(command))
     app.command("matrix")(matrix)
 
@@ -136,6 +138,7 @@ def matrix(
     simulator: bool = typer.Option(
         False, "--simulator", help="Also write OUT/simulator.json: quantiles of the RTT per pair."
     ),
+    html: bool = typer.Option(False, "--html", help="Also write OUT/matrix.html: a heat map to point at."),
     png: Path | None = typer.Option(None, "--png", help="Heat map of the medians: .png, .svg or .pdf."),
     as_json: bool = query.JSON,
 ) -> None:
@@ -156,6 +159,7 @@ def matrix(
         (csv, "matrix.csv", matrices.write_csv),
         (netem, "netem.sh", lambda table, path: matrices.write_netem(table, path, device)),
         (simulator, "simulator.json", matrices.write_simulator),
+        (html, "matrix.html", matrices.write_html),
     ):
         if wanted:
             write(table, out / name)
@@ -171,6 +175,76 @@ def matrix(
         )
     else:
         print(f"{len(sources):,} × {len(destinations):,}: " + ", ".join(map(str, written)))
+
+
+def plan(
+    run: Path = query.RUN,
+    budget: int = typer.Option(..., "--budget", help="Number of measurements to choose."),
+    candidates: Path | None = typer.Option(
+        None, "--candidates", help="Table of src_addr and dst_addr: the pairs that can be measured."
+    ),
+    questions: Path | None = typer.Option(
+        None,
+        "--questions",
+        help="Table of src_addr, dst_addr and, if known, event_time: what is to be answered.  "
+        "[default: the candidates]",
+    ),
+    src: str | None = typer.Option(
+        None, "--src", help=f"Instead of a table, with --dst: sources. {_ADDRESSES}"
+    ),
+    dst: str | None = typer.Option(None, "--dst", help="Destinations: every source × every destination."),
+    at: str | None = query.AT,
+    by: Literal["crps", "bits"] = typer.Option(
+        "bits", "--by", help="What to reduce: the entropy in bits, or the expected CRPS in ms."
+    ),
+    data: Path | None = query.DATA,
+    no_data: bool = query.NO_DATA,
+    as_json: bool = query.JSON,
+    png: Path | None = query.PNG,
+) -> None:
+    """Choose the measurements that would make questions most certain, the most useful first."""
+    from ping_llm.answer import pictures
+    from ping_llm.answer.files import read_questions
+    from ping_llm.tables import print_json
+
+    if (candidates is None) == (src is None or dst is None) or (src is None) != (dst is None):
+        raise UsageError("give --candidates FILE, or --src and --dst")
+    if candidates is not None:
+        possible, _ = read_questions(candidates)
+    else:
+        possible = _pairs(_addresses(src or "", "--src"), _addresses(dst or "", "--dst"), at)
+    asked = possible if questions is None else read_questions(questions)[0]
+    made = query.load(run, data, no_data).plan(asked, budget, possible, by=by)
+    if png is not None:
+        pictures.plan_picture(made, png)
+    print_json(made.as_dict()) if as_json else print(_plan_text(made))
+
+
+def _pairs(sources: Sequence[str], destinations: Sequence[str], at: str | None) -> "list[Question]":
+    """Every pair of one IP version."""
+    from ping_llm.answer.context import Question, as_prefix
+
+    ends = [(as_prefix(a, "source"), as_prefix(b, "destination")) for a in sources for b in destinations]
+    made = [Question.of(src, dst, at) for src, dst in ends if src.version == dst.version]
+    if not made:
+        raise UsageError("no source and destination have the same IP version")
+    return made
+
+
+def _plan_text(made: "Plan") -> str:
+    from ping_llm.tables import table
+
+    unit = "ms" if made.by == "crps" else "bits"
+    rows = [
+        [str(place), each.src, each.dst, f"{each.drop / made.questions:.3f} {unit}"]
+        for place, each in enumerate(made.measurements, 1)
+    ]
+    name = "CRPS" if made.by == "crps" else "entropy"
+    return "\n".join(
+        [f"expected {name} per question: {made.before:.2f} {unit} now, {made.after:.2f} {unit} after "
+         f"{len(made.measurements):,} of {made.candidates:,} possible measurements", "",
+         table(rows, ["", "source", "destination", "lowers it by"])]
+    )  # fmt: skip
 
 
 def _addresses(given: str, option: str) -> list[str]:

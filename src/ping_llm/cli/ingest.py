@@ -30,6 +30,9 @@ def register(app: typer.Typer) -> None:
             "off",
             help="Traceroutes: off, last for destinations that were reached, or hops for every public hop.",
         ),
+        src: str | None = typer.Option(
+            None, "--src", help="Address where ping, fping or mtr was run, to read what they printed."
+        ),
         workers: int = typer.Option(0, min=0, help="Worker processes; 0 is one per core, at most 8."),
         keep_going: bool = typer.Option(False, "--keep-going", help="Exit code 0 even if files are damaged."),
         overwrite: bool = typer.Option(False, "--overwrite", help="Replace a table made from other inputs."),
@@ -44,7 +47,7 @@ def register(app: typer.Typer) -> None:
         from ping_llm.paths import printable
         from ping_llm.tables import print_json, table
 
-        options = IngestOptions(rtt, source, traceroutes)
+        options = IngestOptions(rtt, source, traceroutes, src)
         report = run(inputs, out, options, workers or None, overwrite)
         if as_json:
             print_json(report.as_json())

@@ -94,13 +94,13 @@ class Account:
         return counts
 
 
-#: How the tools' own output looks; none of them says when it measured, and from where.
+#: How the tools' own output looks; none of them says where it was run.
 _TOOLS = {
     "ping": re.compile(r"^PING |bytes from .*(icmp_seq|ttl)=|^Reply from |min/avg/max"),
     "fping": re.compile(
         r"xmt/rcv/%loss|: \[\d+\], \d+ bytes|^\S+ : [\d.-]+( [\d.-]+)*$|is (alive|unreachable)$"
     ),
-    "mtr or traceroute": re.compile(r"Loss%|^HOST: |^Mtr_Version|^traceroute to |^ *\d+(\.\|--)? .* ms( |$)"),
+    "mtr": re.compile(r"Loss%|^HOST: |^Mtr_Version"),
 }
 _LOOK_AT = 50
 
@@ -122,8 +122,10 @@ def nothing_usable(total: Account, out: Path) -> str | None:
     sentence = f"none of the {total.results:,} results is a measurement ({why}; see {out / 'rejects'})"
     tool = _tool(out)
     if tool:
-        sentence += f": this looks like the output of {tool}, which does not say when and from where"
-    if tool or total.rejects["unparsable"] or total.rejects["not_an_object"]:
+        sentence += (
+            f": this looks like the output of {tool}; --src ADDRESS says where it was run, and it is read"
+        )
+    if not tool and (total.rejects["unparsable"] or total.rejects["not_an_object"]):
         sentence += f"; {_READS}"
     return sentence
 

@@ -33,14 +33,19 @@ class Exported:
     stack: Path | None = None
 
 
+def run_facts(source: Path) -> dict[str, Any]:
+    """What run.json says of a run, or of that of a checkpoint or an export; nothing where there is none."""
+    run = source if (source / RUN).is_file() else _run_of(source / "x")
+    return {} if run is None else _json(run / RUN)
+
+
 def remembered_data(source: Path, *names: str) -> dict[str, str] | None:
     """Where the rows that a run answers from are, and their fingerprint: {"rows", "fingerprint"}.
 
     Args:
       names: `data` asks for what the network was trained on, whatever it answers from.
     """
-    run = source if (source / RUN).is_file() else _run_of(source / "x")
-    known = {} if run is None else _json(run / RUN)
+    known = run_facts(source)
     # A fit looks back on all of its data, a training on what it was trained on.
     data: dict[str, str] = next(filter(None, map(known.get, names or ("context_data", "data"))), {})
     return data if data.get("rows") and data.get("fingerprint") else None

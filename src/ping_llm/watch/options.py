@@ -8,7 +8,7 @@ from ping_llm.errors import UsageError
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """Options of a watch. All but `false_alarms_per_day` can change between two starts.
+    """Options of a watch. A saved state needs the same `pair_results` and `source_results`.
 
     Attributes:
       false_alarms_per_day: false alarms per day of the whole stream, at most, while nothing changes.

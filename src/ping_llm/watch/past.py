@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ping_llm.compiled import kernel
+from ping_llm.errors import PingError
 from ping_llm.measurements.addresses import is_ipv4
 
 #: Shared destinations and sources also count by network: /24, and /48 of IPv6, of the packed address.
@@ -92,6 +93,8 @@ class Rows:
         self.columns = {}
         self._grow(max(1024, self.size))
         for name, column in self.columns.items():
+            if saved[name].shape[1:] != column.shape[1:]:
+                raise PingError(f"the state was saved with another number of results per row ({name})")
             column[: self.size] = saved[name]
 
 

@@ -100,7 +100,11 @@ class _Waiting:
 
 
 class Watcher:
-    """Watches a stream of measurements with a model.
+    """Watches a stream of measurements with a model: results in, what was expected of them and events out.
+
+    `add` returns `seen`, one per result (`expected` 5 %, median and 95 % in ms, `failure`, `judged.tail`,
+    `judged.bits`, `taken`), and `events`, JSON objects as in alarms.jsonl (docs/watch.md). `save` and
+    `restore` carry everything over to another process.
 
     Args:
       model: a loaded model. Its data, if it has any, begin the history of each source.
