@@ -52,7 +52,7 @@ _KNOWN = (_BLOCK, _PING6, _REPLY, _WINDOWS, _FPING_LIST, _FPING_LINE, _FPING_TOT
 
 #: No tool prints longer lines, and the patterns take quadratic time at worst.
 _LINE = 500
-#: Largest number of packets that only the statistics tell of.
+#: Largest number of packets that only the statistics of a text tell of, all its runs together.
 _MOST_LOST = 1_000_000
 #: Largest text that is read: some 600,000 packets.
 MOST_BYTES = 64 << 20
@@ -97,13 +97,13 @@ class _Ping:
         if key not in self.rows or self.rows[key].rtt == NO_REPLY:
             self.rows[key] = ToolRow(line, self.dst, rtt, float(stamp) if stamp else None, self.src)
 
-    def packets(self) -> Iterator[ToolRow]:
+    def packets(self, most_lost: int) -> Iterator[ToolRow]:
         if not self.rows and self.summary is not None:  # ping -q
             yield ToolRow(self.line, self.dst, self.summary, None, self.src)
             return
         yield from self.rows.values()
         missing = (self.sent or 0) - len(self.rows)
-        if missing > _MOST_LOST:
+        if missing > most_lost:
             return  # no ping runs that long: the statistics are not to be believed
         if self.rows and missing > 0 and self.received <= len(self.rows):
             # Packets without any line were lost; their times are not known.
@@ -145,9 +145,17 @@ def _ms(text: str | None) -> float:
     return NO_REPLY if text is None else float(text.replace(",", "."))
 
 
-def read_text(lines: Iterable[str]) -> tuple[list[ToolRow], list[int]]:
+def read_text(lines: Iterable[str], most_lost: int = _MOST_LOST) -> tuple[list[ToolRow], list[int]]:
     """The packets that a tool printed, and the lines that say nothing we know."""
     rows: list[ToolRow] = []
+
+    def finish(ping: _Ping | None) -> None:
+        nonlocal most_lost
+        if ping is not None:
+            packets = list(ping.packets(most_lost))
+            most_lost -= max(len(packets) - len(ping.rows), 0)
+            rows.extend(packets)
+
     totals: dict[str, ToolRow] = {}
     ping: _Ping | None = None
     hop: ToolRow | None = None
@@ -157,7 +165,7 @@ def read_text(lines: Iterable[str]) -> tuple[list[ToolRow], list[int]]:
     for number, text in enumerate(lines, 1):
         line = text.rstrip()
         if _ANY_BLOCK.match(line):
-            rows += ping.packets() if ping else ()
+            finish(ping)
             ping = _Ping(number, *_ends(line))
         elif found := _REPLY.match(line):
             ping = ping or _Ping(number, found["dst"])
@@ -191,7 +199,7 @@ def read_text(lines: Iterable[str]) -> tuple[list[ToolRow], list[int]]:
             hop = ToolRow(number, found["dst"], NO_REPLY if lost else _ms(found["rtt"]), started)
         elif line and not _is_decoration(line):
             strange.append(number)
-    rows += ping.packets() if ping else ()
+    finish(ping)
     rows += [hop] if hop else []  # the last hop of a report is its destination
     rows += [row for dst, row in totals.items() if dst not in listed]
     return rows, strange
@@ -225,10 +233,12 @@ def read_mtr_csv(lines: Sequence[str]) -> tuple[list[ToolRow], list[int]]:
     return list(last.values()), strange
 
 
-def read_lines(text: str) -> tuple[list[ToolRow], list[int]]:
+def read_lines(text: str, most_lost: int = _MOST_LOST) -> tuple[list[ToolRow], list[int]]:
     """The packets that any of the tools printed, and the lines that say nothing we know."""
     lines = [line[:_LINE] for line in text.splitlines()]
-    return (read_mtr_csv if lines and lines[0].startswith(_MTR_CSV) else read_text)(lines)
+    if lines and lines[0].startswith(_MTR_CSV):
+        return read_mtr_csv(lines)
+    return read_text(lines, most_lost)
 
 
 def _seconds(text: str) -> float | None:

@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import orjson
 
 from ping_llm.answer.context import as_microseconds
@@ -181,13 +180,13 @@ def _add(pasted: Pasted, where: str, dst: str, rtt: str, src: str, time: str) ->
 def _ping(text: str) -> Pasted:
     """Every reply is a measurement, and every packet without one."""
     pasted = Pasted("ping")
-    rows, strange = tool_text.read_lines(text)
+    rows, strange = tool_text.read_lines(text, most_lost=LIMITS.context)
     for row in rows:
         if not tool_text.is_address(row.dst):
             pasted.leave_out(f"line {row.line} names no address: {row.dst[:80]!r}")
             continue
-        time = None if row.time is None else int(np.floor(row.time * 1e6))
-        pasted.measurements.append(_one(row.dst, row.rtt, row.src, time))
+        time = "" if row.time is None else str(row.time)
+        _add(pasted, f"line {row.line}", row.dst, str(row.rtt), row.src or "", time)
     for line in strange:
         pasted.leave_out(f"line {line} is not understood")
     return pasted
