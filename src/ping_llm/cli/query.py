@@ -164,7 +164,7 @@ def inverse(
     places: Path | None = typer.Option(
         None,
         "--places",
-        help="Table of prefix, latitude, longitude: marks destinations too far away for light in fibre.",
+        help="Table of prefix, latitude, longitude, or .mmdb: marks destinations too far for light in fibre.",
     ),
     as_json: bool = JSON,
     png: Path | None = PNG,
@@ -178,7 +178,7 @@ def inverse(
     answer = model.inverse(src, low, high, at, read_context(context), within=within, count=top, bits=bits)
     limits = None
     if places is not None:
-        from ping_llm.answer.files import Places
+        from ping_llm.answer.places import Places
 
         limits = Places(places).least_rtts(src, [one.address for one in answer.completions.best])
     if png is not None:

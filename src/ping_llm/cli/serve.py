@@ -16,7 +16,7 @@ def serve(
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
     places: Path | None = typer.Option(
-        None, "--places", help="Table of prefix, latitude and longitude for the map: .csv or .parquet."
+        None, "--places", help="Places for the map: a table of prefix, latitude and longitude, or an .mmdb."
     ),
     host: str = typer.Option(
         "127.0.0.1",
