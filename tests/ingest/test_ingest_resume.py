@@ -138,9 +138,8 @@ def test_exit_codes(tmp_path):
 
 
 def test_rejects_are_listed(tmp_path):
-    (tmp_path / "a.csv").write_text(
-        "time,src,dst,rtt\n1,x,192.0.2.1,1\n1,192.0.2.1,192.0.2.2,-7\n1,y\x1b[31m,z,1\n"
-    )
+    bad = "1,x,192.0.2.1,1\n1,192.0.2.1,192.0.2.2,-7\n1,y\x1b[31m,z,1\n"
+    (tmp_path / "a.csv").write_text(f"time,src,dst,rtt\n{bad}")
     program("ingest", tmp_path / "a.csv", "--out", tmp_path / "out")
     shown = program("rejects", tmp_path / "out", "-n", "2").stdout.decode()
     assert re.search(r"bad_source +2\n.*bad_rtt +1", shown)

@@ -105,7 +105,7 @@ def register(app: typer.Typer) -> None:
                 print_json(one, indent=None)
             return
         counts: dict[str, int] = {}
-        first = []
+        first: list[dict[str, Any]] = []
         for one in read_rejects(folder, reason):
             counts[one["reason"]] = counts.get(one["reason"], 0) + 1
             if len(first) < count:

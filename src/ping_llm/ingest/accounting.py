@@ -211,10 +211,9 @@ def read_rejects(out: Path, reason: str | None = None) -> Iterator[dict[str, Any
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if reason is not None and reason not in {known.value for known in Reject}:
-        raise UsageError(
-            f"there is no reason {reason!r}; choose from: {', '.join(known.value for known in Reject)}"
-        )
+    reasons = [known.value for known in Reject]
+    if reason is not None and reason not in reasons:
+        raise UsageError(f"there is no reason {reason!r}; choose from: {', '.join(reasons)}")
     path = out / REJECTS_FOLDER / REJECTS_FILE
     if not path.exists():
         raise UsageError(f"{out} has no {REJECTS_FOLDER}/{REJECTS_FILE}: name a folder that ingest wrote")

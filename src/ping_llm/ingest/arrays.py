@@ -186,6 +186,8 @@ def _dates(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     states = np.full(len(texts), GIVEN)
     zoned = np.asarray(pc.match_substring_regex(texts, _ZONED_TEXT))
     try:
+        if pc.any(pc.match_substring(texts, "\0")).as_py():
+            raise pa.ArrowInvalid("Arrow takes a date for one that has a NUL before its zone")
         time_us = np.empty(len(texts), np.int64)
         for mask, kind in ((zoned, pa.timestamp("us", "UTC")), (~zoned, pa.timestamp("us"))):
             time_us[mask] = np.asarray(texts.filter(pa.array(mask)).cast(kind).cast(pa.int64()))
