@@ -201,6 +201,30 @@ def _day_files(out: Path) -> list[Path]:
     return [folder / DAY_FILE for folder in sorted(out.glob("date=*"))]
 
 
+def read_rejects(out: Path, reason: str | None = None) -> Iterator[dict[str, Any]]:
+    """The rejects of a table in their order: file, record, reason, raw and length.
+
+    Raises:
+      UsageError: it is not a table of `ingest`, or there is no such reason.
+      PingError: the rejects cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    reasons = [known.value for known in Reject]
+    if reason is not None and reason not in reasons:
+        raise UsageError(f"there is no reason {reason!r}; choose from: {', '.join(reasons)}")
+    path = out / REJECTS_FOLDER / REJECTS_FILE
+    if not path.exists():
+        raise UsageError(f"{out} has no {REJECTS_FOLDER}/{REJECTS_FILE}: name a folder that ingest wrote")
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(4096):
+                yield from (one for one in batch.to_pylist() if reason in (None, one["reason"]))
+    except (OSError, pa.ArrowException) as error:
+        raise PingError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+
+
 def refuse_strangers(out: Path) -> None:
     """Raise if folders of the table hold what ingest did not write: it would be removed with them."""
     for folder in (*out.glob("date=*"), out / REJECTS_FOLDER, out / WORK_FOLDER):
