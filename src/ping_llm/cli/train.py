@@ -187,7 +187,8 @@ def register_train(app: typer.Typer) -> None:
             print_json({**asdict(outcome), "run": str(outcome.run)})
         if outcome.state == "stopped":
             typer.echo(
-                f"stopped after step {outcome.step}, with a checkpoint; the same command resumes", err=True
+                f"stopped after {outcome.step + 1} steps, with a checkpoint; the same command resumes",
+                err=True,
             )
             raise typer.Exit(EXIT_CODE)
         if as_json:
