@@ -13,8 +13,9 @@ from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.watch.options import WatchOptions
+from ping_llm.watch.results import DUPLICATED, JUMPED, LATE, USED
 from ping_llm.watch.store import result_values
-from ping_llm.watch.watcher import DUPLICATED, JUMPED, LATE, USED, Watcher
+from ping_llm.watch.watcher import Watcher
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from ping_llm.model.random import random_tensors
 from ping_llm.tokens.rtt import rtt_encoding
 from ping_llm.watch.inputs import files_of
 from ping_llm.watch.options import WatchOptions
+from ping_llm.watch.results import Output
 from ping_llm.watch.run import Outside, Watch
-from ping_llm.watch.watcher import Output
 
 #: The packaged config `tiny`.
 TINY = ModelConfig(layers=4, width=128, heads=2, kv_heads=2, head_dim=64, mlp_width=384, max_length=256)

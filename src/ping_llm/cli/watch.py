@@ -10,7 +10,7 @@ from ping_llm.errors import UsageError
 
 if TYPE_CHECKING:
     from ping_llm.watch.inputs import Files
-    from ping_llm.watch.watcher import Output
+    from ping_llm.watch.results import Output
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +30,10 @@ def watch(
     ),
     refresh: int = typer.Option(
         16, "--refresh", help="Results of a pair after which the model is asked anew. 1: for every result."
+    ),
+    least_ms: float = typer.Option(2.0, "--least-ms", help="Least change of an RTT worth an alarm, ms."),
+    least_percent: float = typer.Option(
+        5.0, "--least-percent", help="The same in percent of the expected median. The larger counts."
     ),
     accept_hours: float = typer.Option(
         24.0, "--accept-hours", help="Hours after which a change is taken as the new level."
@@ -56,7 +60,12 @@ def watch(
     from ping_llm.watch.run import Outside, Watch
 
     options = WatchOptions(
-        false_alarms_per_day=false_alarms, refresh=refresh, accept_hours=accept_hours, most_pairs=most_pairs
+        false_alarms_per_day=false_alarms,
+        refresh=refresh,
+        accept_hours=accept_hours,
+        most_pairs=most_pairs,
+        least_ms=least_ms,
+        least_share=least_percent / 100,
     )
     if url is not None and source != "-":
         raise UsageError("--url and INPUT exclude each other")

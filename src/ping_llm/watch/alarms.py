@@ -156,7 +156,7 @@ class Alarms:
         return events
 
     def end(self, alarm: Alarm, time: int, why: str) -> list[dict[str, Any]]:
-        """Args: why: `back to normal`, `new level accepted` or `no more results`."""
+        """Args: why: `back to normal`, `new level accepted`, `no more results`, `another change`."""
         known = self.active.pop(alarm.pair)
         alarm.number, alarm.group = known.number, known.group
         hours = round((time - alarm.onset) / _HOUR_US, 2)

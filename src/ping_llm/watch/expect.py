@@ -22,7 +22,7 @@ from ping_llm.measurements.schema import NO_REPLY
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
-#: Quantiles that are kept: 129, finer in the tails. 5 %, the median and 95 % are among them.
+#: Quantiles that are kept: 131, finer in the tails. 5 %, the median and 95 % are among them.
 _TAIL = np.array([0.0, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075])
 LEVELS = np.unique(
     np.concatenate([_TAIL, np.linspace(0.01, 0.99, 113), [0.05, 0.5, 0.95], 1 - _TAIL]).round(6)

@@ -15,6 +15,8 @@ class WatchOptions:
       refresh: results of a pair after which the model is asked anew about it. A pair that is new to the
         watch is asked about after 1, 2, 4, 8 … results until then.
       refresh_hours: the same by time.
+      least_ms, least_share: an RTT that changes by less than the larger of these (the second is relative to
+        the expected median) is not worth an alarm: the new level is expected from then on.
       accept_hours: after this time an alarm ends and the new level becomes the expected one.
       pair_results, source_results: newest results kept of each pair, and of each source.
       most_pairs: pairs in memory; above, those not heard of for the longest time are forgotten.
@@ -26,7 +28,9 @@ class WatchOptions:
 
     false_alarms_per_day: float = 1.0
     refresh: int = 16
-    refresh_hours: float = 24.0
+    refresh_hours: float = 3.0
+    least_ms: float = 2.0
+    least_share: float = 0.05
     accept_hours: float = 24.0
     pair_results: int = 32
     source_results: int = 128
@@ -45,6 +49,8 @@ class WatchOptions:
             raise UsageError("at least one result of a pair and one pair must be kept")
         if self.accept_hours <= 0 or self.jump_hours <= 0 or self.group_hours < 0:
             raise UsageError("hours must be above 0")
+        if self.least_ms < 0 or self.least_share < 0:
+            raise UsageError("the least change must be at least 0")
         if self.group_least < 2 or not 0 < self.group_share <= 1:
             raise UsageError("a group needs at least 2 alarms and a share above 0 and up to 1")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ping_llm.pages import document
 from ping_llm.watch.alarms import sentence, text_time
-from ping_llm.watch.watcher import Output
+from ping_llm.watch.results import Output
 
 _HOUR_US = 3_600_000_000
 _HOURS = 24

@@ -14,8 +14,9 @@ from ping_llm.progress import StatusLine
 from ping_llm.watch.inputs import Files, Inbox
 from ping_llm.watch.lines import measurements_of
 from ping_llm.watch.page import LastDay, Status, metrics_text, page_html
+from ping_llm.watch.results import Output
 from ping_llm.watch.store import Store
-from ping_llm.watch.watcher import Output, Watcher
+from ping_llm.watch.watcher import Watcher
 from ping_llm.watch.web import Pages, Webhook
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Watch:
         self._results_before = self.watcher.counts["results"]
 
     def _loop(self, store: Store, webhook: Webhook | None) -> None:
-        saved, dirty = time.monotonic(), False
+        saved, dirty, wait = time.monotonic(), False, self._outside.save_seconds
         while not self._ended:
             done = self._source.ended  # before reading: what came before the end is read
             chunk = self._source.read()
@@ -126,9 +127,11 @@ class Watch:
                 self._publish(webhook)
                 dirty = True
             now = time.monotonic()
-            if dirty and now - saved >= self._outside.save_seconds:
+            if dirty and now - saved >= wait:
                 self._save(store, webhook)
                 saved, dirty = time.monotonic(), False
+                # A large state is saved less often: it shall take a twentieth of the time at most.
+                wait = max(self._outside.save_seconds, 20 * (saved - now))
             if self._line.due(now):
                 self._line.write(self._progress(), now)
             if chunk is None:

@@ -37,7 +37,7 @@ FLOOR = 1e-3
 _GONE = (0.3, 0.9)
 _LEAST_FAILURE = 0.015
 
-#: Results of a pair that an answer must rest on before it can be wrong about a change.
+#: Earlier results of a pair without which nothing can be called a change.
 LEAST_PAST = 8
 
 #: Results from the beginning of a change to its alarm, at least.

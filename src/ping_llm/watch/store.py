@@ -25,7 +25,7 @@ from ping_llm.files import whole_file
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.watch.alarms import text_time
 from ping_llm.watch.lines import Rejected
-from ping_llm.watch.watcher import USED, Output, Seen
+from ping_llm.watch.results import USED, Output, Seen
 
 FORMAT = 1
 _PER_FILE = 1_000_000

@@ -6,7 +6,7 @@ batches.
 """
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,10 +21,23 @@ from ping_llm.watch.alarms import Alarm, Alarms, alarm_of
 from ping_llm.watch.clock import Clock, Rate
 from ping_llm.watch.options import WatchOptions
 from ping_llm.watch.past import DUPLICATE, Past
+from ping_llm.watch.results import (
+    ACCEPTED,
+    ANOTHER,
+    BACK,
+    DUPLICATED,
+    JUMPED,
+    LATE,
+    SILENT,
+    USED,
+    Output,
+    Seen,
+)
 from ping_llm.watch.sequential import (
     CALM,
     LEAST_PAST,
     LEAST_RESULTS,
+    LOSS,
     Calibration,
     Reference,
     bets,
@@ -45,47 +58,6 @@ _HOUR_US = 3_600_000_000
 
 #: A stream is taken to bring at least so many results per day, and so many before its rate is known.
 _LEAST_PER_DAY, _FIRST_PER_DAY = 1000.0, 100_000.0
-
-#: How a result was taken.
-USED, LATE, DUPLICATED, JUMPED = "used", "late", "duplicate", "clock jump"
-
-
-#: Why an alarm ended.
-BACK, ACCEPTED, SILENT = "back to normal", "new level accepted", "no more results"
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A result and what was expected of it.
-
-    Attributes:
-      number: of the result in the stream, from 0.
-      taken: `used`; `late`: not newer than the pair's newest, judged but not tested; `duplicate`;
-        `clock jump`: judged, but neither kept nor tested.
-      expected: 5 %, median and 95 % of the expected replies, ms; None for a duplicate.
-      failure: expected probability of no reply.
-      judged: tail probability and bits; None for a duplicate.
-      fresh: whether the model was asked for this result.
-    """
-
-    number: int
-    time: int
-    src: bytes
-    dst: bytes
-    rtt: float
-    taken: str
-    expected: tuple[float, float, float] | None = None
-    failure: float | None = None
-    judged: expect.Judged | None = None
-    fresh: bool = False
-
-
-@dataclass
-class Output:
-    """What a batch gave."""
-
-    seen: list[Seen] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -284,7 +256,7 @@ class Watcher:
         expected: tuple[float, float, float],
     ) -> None:
         row = self.past.pairs.columns
-        if int(row["amount"][pair]) < LEAST_PAST:
+        if int(row["count"][pair]) <= LEAST_PAST:  # this result is among them
             return
         reference = Reference(*row["reference"][pair].tolist())
         group, tails, calibrated = group_of(int(row["amount"][pair])), None, None
@@ -293,10 +265,12 @@ class Watcher:
             calibrated = self.calibration.tails(group, tails)
         bet = bets(calibrated, self.calibration.failure(reference.failure))
         alarm = self._active.get(pair)
-        if alarm is not None:
+        if alarm is None:
+            self.calibration.learn(group, tails, reference.failure)
+        else:
             self._go_on(alarm, number, time, rtt, bet[alarm.direction])
-            return
-        self.calibration.learn(group, tails, reference.failure)
+            if pair not in self._active:
+                return
         test, since, results = row["test"][pair], row["since"][pair], row["run"][pair]
         highest, which = 0.0, -1
         for direction in range(3):
@@ -304,6 +278,8 @@ class Watcher:
                 test[direction], since[direction], results[direction] = 0.0, time, 0
             test[direction] += bet[direction]
             results[direction] += 1
+            if alarm is not None and direction == alarm.direction:
+                continue
             if test[direction] > highest:
                 highest, which = float(test[direction]), direction
         if which >= 0 and highest >= self._threshold and results[which] >= LEAST_RESULTS:
@@ -311,12 +287,22 @@ class Watcher:
             of_pair = self._since(pair, onset)
             replies = of_pair[of_pair != NO_REPLY]
             observed = float(np.median(replies)) if len(replies) else None
+            if which != LOSS and observed is not None and not self._matters(observed, expected[1]):
+                row["test"][pair] = 0.0
+                row["asked_after"][pair] = 0  # the next result is asked about
+                return
+            if alarm is not None:
+                self._end(alarm, number, time, ANOTHER)
             made = Alarm(
                 pair, which, onset, time, expected, failure, observed, len(of_pair),
                 int((of_pair == NO_REPLY).sum()), time,
             )  # fmt: skip
             self._active[pair] = made
             self._to_tell.append((number, replace(made), time, ""))
+
+    def _matters(self, observed: float, expected: float) -> bool:
+        """Whether a change is worth an alarm."""
+        return abs(observed - expected) >= max(self.options.least_ms, self.options.least_share * expected)
 
     def _refer(self, pair: int, before: int) -> None:
         """Where the pair's results before a time lie under its answer: what the next is compared with."""
@@ -350,6 +336,8 @@ class Watcher:
     def _end(self, alarm: Alarm, number: int, time: int, why: str) -> None:
         del self._active[alarm.pair]
         self._to_tell.append((number, replace(alarm), time, why))
+        if why == ANOTHER:
+            return
         row = self.past.pairs.columns
         row["test"][alarm.pair] = 0.0
         if why == BACK:
