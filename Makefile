@@ -6,7 +6,7 @@ TEST_EXTRAS := train serve spark modal wandb onnx dev
 # Two workers fill the two cores that CI has; PYTEST_ARGS passes on what you want to add.
 PYTEST_ARGS ?= -n 2
 
-.PHONY: help setup system-packages demo test lint format clean
+.PHONY: help setup system-packages demo test fuzz chaos lint format clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,14 @@ demo: ## simulate, train a tiny model and answer a question, below runs/demo
 
 test: lint ## lint, then every test
 	@$(BIN)/pytest $(PYTEST_ARGS)
+
+fuzz: ## a million mutated inputs, at most 15 minutes (test runs a few thousand)
+	@scripts/bootstrap.sh $(TEST_EXTRAS)
+	@$(BIN)/python tests/fuzz/fuzz.py
+
+chaos: ## kill every command 100 times, fill its disk, start it twice: about half an hour; disks need root
+	@scripts/bootstrap.sh $(TEST_EXTRAS)
+	@$(BIN)/python scripts/chaos.py
 
 lint: ## ruff and mypy
 	@scripts/bootstrap.sh $(TEST_EXTRAS)

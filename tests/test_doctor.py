@@ -6,6 +6,15 @@ from pathlib import Path
 
 import ping_llm
 from ping_llm import doctor
+from ping_llm.ingest.run import ingest
+from ping_llm.model import export
+from ping_llm.model.config import ModelConfig
+from ping_llm.model.doubts import doubts
+from ping_llm.model.random import random_tensors
+from ping_llm.rows.build import build
+from ping_llm.rows.store import RowStore
+
+CONFIG = ModelConfig(layers=1, width=16, heads=2, kv_heads=2, head_dim=8, mlp_width=16, max_length=64)
 
 
 def _run(*arguments, **options):
@@ -30,6 +39,29 @@ def test_doctor_reports_every_part_with_its_purpose():
     } <= set(findings)
     assert all(item["needed_for"] for item in findings.values())
     assert all(item["remedy"] for item in findings.values() if item["state"] == "missing")
+
+
+def test_a_run_that_cannot_answer_is_broken(tmp_path):
+    """Two measurements, three steps: train, query and doctor say the same."""
+    table = "time,src,dst,rtt\n1700000000,192.0.2.1,192.0.2.2,10\n1700000001,192.0.2.1,192.0.2.2,11\n"
+    (tmp_path / "two.csv").write_text(table)
+    ingest([str(tmp_path / "two.csv")], tmp_path / "two")
+    build([tmp_path / "two"], tmp_path / "rows")
+    run = tmp_path / "run"
+    export.write(CONFIG, random_tensors(CONFIG), {}, run / "export")
+    data = {"rows": str(tmp_path / "rows"), "fingerprint": RowStore(tmp_path / "rows").fingerprint}
+    (run / "run.json").write_text(json.dumps({"format": 1, "state": "finished", "step": 2, "data": data}))
+    done = _run("doctor", str(run), "--json")
+    assert done.returncode == 1
+    found = {item["part"]: item for item in json.loads(done.stdout)}
+    assert "3 steps only" in found["training"]["needed_for"]
+    assert "only 2 measurements" in found["rows it was trained on"]["needed_for"]
+    assert len(doubts(run)) == len(doubts(run / "export")) == 2
+    asked = _run("query", "rtt", str(run), "--src", "192.0.2.1", "--dst", "192.0.2.2", "--raw")
+    assert "trained for 3 steps only" in asked.stderr
+    assert "only 2 measurements to learn from" in asked.stderr
+    assert "after more than 10 s" in asked.stdout  # of random weights
+    assert _run("doctor", str(tmp_path)).returncode == 2
 
 
 def test_a_package_is_judged_by_its_pin():

@@ -14,6 +14,7 @@ MODULES = {
     "evaluate": ("sklearn", "threadpoolctl"),
     "serve": ("fastapi", "uvicorn"),
     "mcp": ("mcp",),
+    "mmdb": ("maxminddb",),
 }
 
 

@@ -1,6 +1,10 @@
-"""Self-contained HTML pages: one stylesheet for a phone and a desk, light and dark. Nothing is fetched."""
+"""How pages and pictures look.
+
+Self-contained HTML pages: one stylesheet for a phone and a desk, light and dark. Nothing is fetched.
+"""
 
 import html
+from typing import Any
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1c2430; --soft: #5b6675; --page: #fff; --card: #f5f7f9;
@@ -34,3 +38,33 @@ def document(title: str, body: str, style: str = "") -> str:
         f"<title>{html.escape(title)}</title>\n<style>{STYLE}{style}</style></head>\n"
         f"<body>\n{body}\n</body></html>\n"
     )
+
+
+def tidy_figure(figure: Any, legend_below: bool = True) -> None:
+    """Numbers on logarithmic axes as numbers ("40", not "4 × 10¹"), and the legend off the data.
+
+    Args:
+      legend_below: whether to move legends below the plot, for figures with a constrained layout.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() != "log":
+                continue
+            axis.set_major_formatter(lambda value, _: f"{value:,g}")
+            low, high = sorted(axis.get_view_interval())
+            if low > 0 and high < 50 * low:  # one or two powers of ten: too few labels
+                axis.set_minor_locator(LogLocator(subs=(2, 5)))
+                axis.set_minor_formatter(lambda value, _: f"{value:,g}")
+            else:
+                axis.set_minor_formatter(NullFormatter())
+        legend = axes.get_legend()
+        if legend is not None and legend_below:
+            names = [text.get_text() for text in legend.get_texts()]
+            handles = legend.legend_handles
+            legend.remove()
+            columns = max(1, min(len(names), 100 // max(map(len, names))))
+            figure.legend(
+                handles, names, loc="outside lower center", ncols=columns, fontsize=8, frameon=False
+            )

@@ -2,6 +2,9 @@
 
 import io
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -126,3 +129,26 @@ def test_a_column_name_that_is_not_utf8_is_said_by_every_reader(tmp_path):
     for open_files in (open_input, find_row_files):
         with pytest.raises(PingError, match=r"table\.parquet"):
             open_files([str(path)])
+
+
+FLIPS = """
+import sys
+from pathlib import Path
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from hostile_inputs import SAMPLES, check_file
+sample = next(data for data in SAMPLES if data[:4] == b"PAR1")
+path = Path(sys.argv[2]) / "input"
+for place in range(4, len(sample), 3):
+    changed = bytearray(sample)
+    changed[place] ^= 1 << place % 8
+    path.write_bytes(changed)
+    check_file(path, path.parent)
+"""
+
+
+def test_no_damage_of_a_parquet_file_ends_the_process(tmp_path):
+    """pyarrow aborts where a row group's columns are looked at and the footer is damaged."""
+    words = [sys.executable, "-c", FLIPS, str(Path(__file__).parent), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

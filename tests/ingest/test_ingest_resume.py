@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 import time
@@ -134,6 +135,21 @@ def test_exit_codes(tmp_path):
     assert again.returncode == 0
     assert json.loads(again.stdout) == summary
     assert program("ingest", tmp_path / "nothing", "--out", tmp_path / "out").returncode == 2
+
+
+def test_rejects_are_listed(tmp_path):
+    bad = "1,x,192.0.2.1,1\n1,192.0.2.1,192.0.2.2,-7\n1,y\x1b[31m,z,1\n"
+    (tmp_path / "a.csv").write_text(f"time,src,dst,rtt\n{bad}")
+    program("ingest", tmp_path / "a.csv", "--out", tmp_path / "out")
+    shown = program("rejects", tmp_path / "out", "-n", "2").stdout.decode()
+    assert re.search(r"bad_source +2\n.*bad_rtt +1", shown)
+    assert "1,x,192.0.2.1,1" in shown
+    assert "\x1b" not in program("rejects", tmp_path / "out").stdout.decode()
+    lines = program("rejects", tmp_path / "out", "--reason", "bad_rtt", "--json").stdout.splitlines()
+    assert [json.loads(line)["record"] for line in lines] == [3]
+    unknown = program("rejects", tmp_path / "out", "--reason", "bad")
+    assert (unknown.returncode, b"there is no reason 'bad'" in unknown.stderr) == (2, True)
+    assert program("rejects", tmp_path).returncode == 2
 
 
 def test_standard_input(tmp_path):

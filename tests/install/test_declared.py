@@ -31,7 +31,7 @@ NEEDS = {
 }
 
 #: Extras that add one function to something else: imported where that function is called, never at the top.
-ADDITIONS = ("spark", "modal", "wandb", "onnx", "evaluate")
+ADDITIONS = ("spark", "modal", "wandb", "onnx", "evaluate", "mmdb")
 
 
 def canonical(name: str) -> str:
@@ -139,3 +139,13 @@ def test_constraints_pin_every_declared_package(declared):
     pinned = {canonical(line.partition("==")[0]) for line in lines if "==" in line}
     wanted = set().union(*declared.values()) - {"ping-llm"}
     assert not wanted - pinned, sorted(wanted - pinned)
+
+
+def test_the_locked_versions_are_the_constraints():
+    """Each with hashes, so that an installer can check what it gets."""
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE))
+    pins = {canonical(name): version for name, version in pins.items()}
+    text = (REPOSITORY / "requirements.lock").read_text()
+    locked = re.findall(r"^([\w.-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
+    assert len(locked) == len(re.findall(r"^[\w.-]+==", text, re.MULTILINE)) > 100
+    assert {name: version for name, version in locked if pins.get(canonical(name)) != version} == {}

@@ -108,6 +108,20 @@ def test_a_flipped_bit_of_an_export_is_found(tmp_path, place):
         export.read(tmp_path)
 
 
+def test_the_same_weights_are_the_same_bytes(tmp_path):
+    from safetensors.numpy import load_file
+
+    tensors = random_tensors(CONFIG)
+    for number in range(4):
+        export.write(CONFIG, tensors, {}, tmp_path / str(number))
+    files = [tmp_path / str(number) / "model.safetensors" for number in range(4)]
+    assert len({file.read_bytes() for file in files}) == 1
+    assert files[0].stat().st_mode == (tmp_path / "0" / "config.json").stat().st_mode
+    found = load_file(files[0])
+    assert found.keys() == tensors.keys()
+    assert all((found[name] == tensors[name]).all() for name in found)
+
+
 def test_weights_know_their_configuration(tmp_path):
     """A digit of config.json that no shape can contradict."""
     export.write(CONFIG, random_tensors(CONFIG), {}, tmp_path)

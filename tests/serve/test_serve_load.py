@@ -25,7 +25,7 @@ def busy(tmp_path_factory, run) -> Server:
     """A server with a queue of one question, and a run of its own."""
     folder = tmp_path_factory.mktemp("busy")
     shutil.copytree(run, folder / "run")
-    with serving(folder, folder / "run", "--queue", "1", "--no-auth") as made:
+    with serving(folder, folder / "run", "--queue", "1", "--no-auth", "--reload", "0") as made:
         made.run = folder / "run"
         yield made
 

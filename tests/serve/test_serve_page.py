@@ -166,7 +166,7 @@ def test_a_pasted_context_is_used_and_travels_in_the_link(tab, server):
     expect(tab.page.locator(".basis")).to_contain_text("no earlier measurement of this pair")
 
 
-def test_a_file_of_atlas_results_names_the_source(tab):
+def test_a_file_or_a_dropped_text_is_read(tab):
     tab.go("ask")
     result = (
         '{"type":"ping","af":4,"timestamp":1704067200,"from":"85.212.133.33","src_addr":"10.0.0.2","sent":1,'
@@ -178,6 +178,11 @@ def test_a_file_of_atlas_results_names_the_source(tab):
         tab.page.locator("input[type=file]").set_input_files(path)
     expect(tab.page.locator("details.context")).to_contain_text("1 measurement read (atlas)")
     expect(tab.page.get_by_label("Source", exact=True)).to_have_value("85.212.133.33")
+    dropped = tab.page.evaluate_handle(
+        "text => { const dropped = new DataTransfer(); dropped.setData('text', text); return dropped; }", PING
+    )
+    tab.page.locator("details.context").dispatch_event("drop", {"dataTransfer": dropped})
+    expect(tab.page.locator("details.context")).to_contain_text("3 measurements read (ping)")
 
 
 def test_a_text_that_is_no_measurement_is_explained(tab):

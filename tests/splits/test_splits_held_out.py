@@ -39,8 +39,9 @@ def test_the_training_part_is_that_of_the_split(world, tmp_path):
     assert proof["train"] == len(written) == len(expected)
     for name in ("time", "src", "dst", "rtt"):
         np.testing.assert_array_equal(getattr(written, name), getattr(expected, name), err_msg=name)
+    assert write_training_part(world, tmp_path / "train", options) == proof  # done already
     with pytest.raises(UsageError, match="not empty"):
-        write_training_part(world, tmp_path / "train", options)
+        write_training_part(world, tmp_path / "train", SplitOptions(time=0.7, pairs=0.3))
 
 
 def test_the_command_writes_and_evaluates_nothing(world, tmp_path):
@@ -91,6 +92,10 @@ def test_every_measurement_is_in_one_part_or_counted(world, tmp_path):
     later = expected.test("later")
     assert len(context) + len(train) + len(later) == len(expected.visible)
     assert not list(tmp_path.glob(".*"))
+    assert write_held_out([str(world)], tmp_path / "out", options) == report  # done already
+    with pytest.raises(UsageError, match="not empty"):
+        write_held_out([str(world)], tmp_path / "out", SplitOptions(pairs=0.2, seed=4))
+    (tmp_path / "out" / "train" / "measurements.parquet").unlink()
     with pytest.raises(UsageError, match="not empty"):
         write_held_out([str(world)], tmp_path / "out", options)
 

@@ -76,6 +76,9 @@ def test_a_signal_saves_and_stops(undisturbed, rows, tmp_path):
     assert state["state"] == "stopped"
     assert ledger.steps(run / "checkpoints") == [state["step"]]
     assert state["step"] < STEPS - 1
+    # Both count steps, not from 0.
+    assert f"stopped after {state['step'] + 1} steps" in errors
+    assert runs.standing(run).step == state["step"] + 1
     assert losses(run) == {step: losses(undisturbed)[step] for step in range(state["step"] + 1)}
 
 

@@ -65,9 +65,8 @@ def answers(
             for index, answer in zip(
                 chosen, _answer(model, asked, stack, method, data, all_orders), strict=True
             ):
-                loss = _loss(answer, lost_to or {})
-                answer = replace(answer, question=asked_for[index])
-                yield index, answer if loss is None else replace(answer, notes=(*answer.notes, loss))
+                notes = filter(None, [_implausible(answer), _loss(answer, lost_to or {})])
+                yield index, replace(answer, question=asked_for[index], notes=(*answer.notes, *notes))
     for index in uneven:
         if model is None:
             raise UsageError("without a run, a prefix must end at a byte: /8, /16, /24 …")
@@ -89,6 +88,21 @@ def _each_at_its_time(questions: Sequence[Question], data: Data) -> list[Questio
         else question
         for question in questions
     ]
+
+
+#: Replies later than this are so rare in any real network (one in 100,000) that a model which expects them
+#: has not learned.
+_LATE_MS, _LATE_SHARE = 10_000.0, 0.01
+
+
+def _implausible(answer: RttAnswer) -> str | None:
+    late = 1 - float(answer.distribution.cdf(_LATE_MS))
+    if late < _LATE_SHARE:
+        return None
+    return (
+        f"{late:.0%} of the replies are expected after more than {_LATE_MS / 1000:.0f} s, which no network "
+        "does: this answer means nothing; the model is not trained, or the question is nothing like its data"
+    )
 
 
 #: The test of a report for each kind of question.

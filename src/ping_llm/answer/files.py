@@ -1,7 +1,4 @@
-"""Tables that belong to a query: contexts, pairs, measurements to score, and locations of prefixes.
-
-Locations serve one check of an inverse search: no RTT can be shorter than light needs in fibre.
-"""
+"""Tables that belong to a query: contexts, pairs, measurements to score."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ping_llm.answer.context import Question, as_prefix
+from ping_llm.answer.context import Question
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements import addresses
-from ping_llm.measurements.addresses import Prefix, parse_prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.schema import END_TIME_US, MAX_RTT_MS, NO_REPLY
 from ping_llm.rows.manifest import MANIFEST_FILE
@@ -193,46 +189,3 @@ def read_table(path: Path) -> pa.Table:
         return readers[path.suffix](path)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise PingError(f"{path} is not a table: {str(error).splitlines()[0]}") from None
-
-
-class Places:
-    """A table of prefix, latitude, longitude; the longest prefix that covers an address is its place."""
-
-    def __init__(self, path: Path):
-        table = read_table(path)
-        for name in ("prefix", "latitude", "longitude"):
-            if name not in table.schema.names:
-                raise PingError(f"{path} has no column {name}: it needs prefix, latitude and longitude")
-        self._places: dict[Prefix, tuple[float, float]] = {}
-        for row, record in enumerate(table.to_pylist()):
-            try:
-                prefix = parse_prefix(str(record["prefix"]))
-                place = (float(record["latitude"]), float(record["longitude"]))
-            except (TypeError, ValueError) as error:
-                raise PingError(f"{path}, row {row}: {error}") from None
-            self._places[prefix] = place
-        self._bits = sorted({(prefix.version, prefix.bits) for prefix in self._places}, reverse=True)
-
-    @property
-    def prefixes(self) -> list[Prefix]:
-        return list(self._places)
-
-    def of(self, address: Prefix) -> tuple[float, float] | None:
-        """The place of the longest prefix that covers the address (or prefix)."""
-        number = int.from_bytes(address.packed)
-        for version, bits in self._bits:
-            if version == address.version and bits <= address.bits:
-                rest = address.address_bits - bits
-                found = self._places.get(Prefix((number >> rest << rest).to_bytes(16), bits))
-                if found is not None:
-                    return found
-        return None
-
-    def least_rtts(self, src: str, addresses: Sequence[Prefix]) -> list[float | None]:
-        """The least possible RTT of each, ms; None where a place is not known."""
-        from ping_llm.answer.complete import least_rtt_ms  # imports JAX, which reading a table needs not
-
-        here = self.of(as_prefix(src, "source"))
-        places = [self.of(address) for address in addresses]
-        known = [None if here is None or there is None else least_rtt_ms(here, there) for there in places]
-        return [None if value is None else float(np.round(value, 3)) for value in known]

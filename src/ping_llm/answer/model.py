@@ -50,6 +50,7 @@ from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.schema import Measurement
 from ping_llm.model import export
 from ping_llm.model.config import ModelConfig
+from ping_llm.model.doubts import doubts
 from ping_llm.model.engine import Engine, keep_compiled
 from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RttEncoding, rtt_encoding
 from ping_llm.tokens.vocab import RTT, Field
@@ -68,6 +69,7 @@ class Model:
       stack: None for a run that was never calibrated; its answers are those of the network alone.
       data: where questions without a context take theirs from; None: nowhere.
       data_note: why the data recorded in the run are not used, if they are not.
+      doubts: sentences about a training that was too short or had too little data.
       lost_to: by test of the run's report, the simple method that was better, if one was.
     """
 
@@ -83,6 +85,7 @@ class Model:
         self.stack = stack
         self.data: Data | None = None
         self.data_note: str | None = None
+        self.doubts: tuple[str, ...] = ()
         self.lost_to: dict[str, dict[str, Any]] = {}
 
     @classmethod
@@ -106,6 +109,7 @@ class Model:
         stack = None if model.stack is None else Stack.load(model.stack)
         loaded = cls(engine, encoding, model.tokens, model.origin, stack)
         loaded.lost_to = _lost_to(model.stack)
+        loaded.doubts = doubts(source)
         if isinstance(data, (str, Path)):
             loaded.data = Data(data)
         elif data:

@@ -18,6 +18,7 @@ from ping_llm.answer.rank import Ranking
 from ping_llm.answer.show import LAST_SECOND, bar_edges, ms, percent, time_text
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.pages import tidy_figure
 
 _BLUE, _RED, _GREY = "#4878a8", "#c05030", "0.45"
 #: Largest number of readable lines.
@@ -275,6 +276,7 @@ def _lines(names: Sequence[str]) -> tuple[Any, Any]:
 def _save(figure: Any, path: Path) -> None:
     from matplotlib import pyplot
 
+    tidy_figure(figure)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -179,25 +179,32 @@ def print_results(
 
 
 def print_anomalies(
-    model: "Model", path: Path, count: int, limit: int | None, as_json: bool, png: Path | None = None
+    model: "Model",
+    path: Path,
+    count: int | None,
+    limit: int | None,
+    as_json: bool,
+    png: Path | None = None,
+    above: float | None = None,
 ) -> None:
     """The results with the most bits over their millisecond, with their predicted distributions.
 
-    Raw bits of all results select the candidates, because they are cheap; calibrated answers rank them.
+    Raw bits of all results select the candidates, because they are cheap; calibrated answers rank them. With
+    `above`, all results are compared with their answers, and those outside the central interval are listed.
     """
-    candidates = max(_CANDIDATES * count, 64)
     measured = read_columns(path, needs=_NEEDS, limit=limit)
     rows = np.arange(len(measured))
-    if len(rows) > candidates:
+    if above is None and count is not None and len(rows) > (candidates := max(_CANDIDATES * count, 64)):
         raw = np.zeros(len(rows))
         for scores in scored(model, path, limit):
             raw[scores.row] = scores.bits[:, _RESULT]
         rows = np.sort(np.argsort(-raw, kind="stable")[:candidates])
-    found = [
-        result_values(measured, part, place)
-        for part in results(model, measured, rows)
-        for place in range(len(part.row))
-    ]
+    found = []
+    with Progress("measurements", len(rows)) as progress:
+        for part in results(model, measured, rows):
+            chosen = range(len(part.row)) if above is None else np.flatnonzero(part.tail < 1 - above).tolist()
+            found += [result_values(measured, part, place) for place in chosen]
+            progress.advance(len(part.row))
     out = sorted(found, key=lambda values: -values["bits"])[:count]
     if png is not None:
         anomalies_picture(out, path.name, png)
@@ -218,7 +225,11 @@ def print_anomalies(
         )
         for v in out
     ]
-    print(table(shown, header))
+    if above is not None:
+        share = f"{len(found):,} of {len(measured):,} results are outside their {100 * above:g} % interval"
+        print(f"{share} ({100 * (1 - above):.2g} % expected)")
+    if shown:
+        print(table(shown, header))
 
 
 def result_values(measured: Columns, part: Results, place: int) -> dict[str, Any]:

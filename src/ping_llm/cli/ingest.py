@@ -30,6 +30,9 @@ def register(app: typer.Typer) -> None:
             "off",
             help="Traceroutes: off, last for destinations that were reached, or hops for every public hop.",
         ),
+        src: str | None = typer.Option(
+            None, "--src", help="Address where ping, fping or mtr was run, to read what they printed."
+        ),
         workers: int = typer.Option(0, min=0, help="Worker processes; 0 is one per core, at most 8."),
         keep_going: bool = typer.Option(False, "--keep-going", help="Exit code 0 even if files are damaged."),
         overwrite: bool = typer.Option(False, "--overwrite", help="Replace a table made from other inputs."),
@@ -44,7 +47,7 @@ def register(app: typer.Typer) -> None:
         from ping_llm.paths import printable
         from ping_llm.tables import print_json, table
 
-        options = IngestOptions(rtt, source, traceroutes)
+        options = IngestOptions(rtt, source, traceroutes, src)
         report = run(inputs, out, options, workers or None, overwrite)
         if as_json:
             print_json(report.as_json())
@@ -84,3 +87,43 @@ def register(app: typer.Typer) -> None:
             print(f"ping-llm: {printable(nothing)}", file=sys.stderr)
         if nothing or (report.troubles and not keep_going):
             raise typer.Exit(1)
+
+    @app.command()
+    def rejects(
+        folder: Path = typer.Argument(help="Folder that `ingest` wrote.", show_default=False),
+        reason: str | None = typer.Option(None, "--reason", help="Reason to list, such as bad_rtt."),
+        count: int = typer.Option(10, "-n", min=0, help="Number of rejects to print."),
+        as_json: bool = typer.Option(False, "--json", help="Print JSON: one object per reject, all of them."),
+    ) -> None:
+        """List what `ingest` rejected: how many for each reason, and the first of them."""
+        from ping_llm.ingest.accounting import read_rejects
+        from ping_llm.paths import printable
+        from ping_llm.tables import print_json, table
+
+        if as_json:
+            for one in read_rejects(folder, reason):
+                print_json(one, indent=None)
+            return
+        counts: dict[str, int] = {}
+        first: list[dict[str, Any]] = []
+        for one in read_rejects(folder, reason):
+            counts[one["reason"]] = counts.get(one["reason"], 0) + 1
+            if len(first) < count:
+                first.append(one)
+        if not counts:
+            print("no rejects" if reason is None else f"no rejects for {reason}")
+            return
+        print(table(sorted(counts.items(), key=lambda item: -item[1]), ("reason", "rejects")))
+        if first:
+            rows = [
+                (printable(one["file"]), one["record"], one["reason"], _start(one["raw"])) for one in first
+            ]
+            print()
+            print(table(rows, ("file", "record", "reason", "text")))
+
+
+def _start(raw: str) -> str:
+    from ping_llm.paths import printable
+
+    text = printable(" ".join(raw.split()))
+    return text if len(text) <= 100 else f"{text[:99]}…"

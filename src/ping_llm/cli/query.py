@@ -164,7 +164,7 @@ def inverse(
     places: Path | None = typer.Option(
         None,
         "--places",
-        help="Table of prefix, latitude, longitude: marks destinations too far away for light in fibre.",
+        help="Table of prefix, latitude, longitude, or .mmdb: marks destinations too far for light in fibre.",
     ),
     as_json: bool = JSON,
     png: Path | None = PNG,
@@ -178,7 +178,7 @@ def inverse(
     answer = model.inverse(src, low, high, at, read_context(context), within=within, count=top, bits=bits)
     limits = None
     if places is not None:
-        from ping_llm.answer.files import Places
+        from ping_llm.answer.places import Places
 
         limits = Places(places).least_rtts(src, [one.address for one in answer.completions.best])
     if png is not None:
@@ -201,6 +201,11 @@ def score(
     anomalies: int | None = typer.Option(
         None, "--anomalies", help="Number of most unusual results to list, instead of all."
     ),
+    above: float | None = typer.Option(
+        None,
+        "--above",
+        help="Probability P, such as 0.99: list the results outside their central interval of P.",
+    ),
     raw: bool = typer.Option(
         False,
         "--raw",
@@ -217,9 +222,13 @@ def score(
 
     if anomalies is not None and anomalies < 1:
         raise UsageError(f"--anomalies must be at least 1, not {anomalies}")
+    if above is not None and not 0 < above < 1:
+        raise UsageError(f"--above must be between 0 and 1, such as 0.99, not {above:g}")
+    if raw and (above is not None or anomalies is not None):
+        raise UsageError("--raw excludes --anomalies and --above, which compare calibrated answers")
     model = load(run, data, no_data)
-    if anomalies is not None:
-        print_anomalies(model, file, anomalies, limit, as_json, png)
+    if anomalies is not None or above is not None:
+        print_anomalies(model, file, anomalies, limit, as_json, png, above)
     elif raw or model.stack is None:
         print_scores(model, file, limit, as_json, png)
     else:
@@ -263,6 +272,8 @@ def load(run: Path, data: Path | None, no_data: bool) -> "Model":
     if data is not None and no_data:
         raise UsageError("--data and --no-data exclude each other")
     model = Model.load(run, data=data if data is not None else not no_data)
+    for doubt in model.doubts:
+        typer.echo(f"warning: {run}: {doubt}", err=True)
     if model.data_note:
         typer.echo(f"note: {model.data_note}", err=True)
     return model

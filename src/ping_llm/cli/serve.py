@@ -16,7 +16,7 @@ def serve(
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
     places: Path | None = typer.Option(
-        None, "--places", help="Table of prefix, latitude and longitude for the map: .csv or .parquet."
+        None, "--places", help="Places for the map: a table of prefix, latitude and longitude, or an .mmdb."
     ),
     host: str = typer.Option(
         "127.0.0.1",
@@ -39,6 +39,9 @@ def serve(
         10.0, "--longest-wait", help="Expected waiting time beyond which a request is refused with 503, s."
     ),
     drain: float = typer.Option(30.0, "--drain", help="Time for requests in progress after SIGTERM, s."),
+    reload: float = typer.Option(
+        10.0, "--reload", help="Time between two looks for a newer model in the run, s. 0: only on SIGHUP."
+    ),
     log_addresses: bool = typer.Option(
         False, "--log-addresses", help="Write the clients' addresses into the access log."
     ),
@@ -66,6 +69,7 @@ def serve(
         wait_ms=wait,
         longest_wait=longest_wait,
         drain_seconds=drain,
+        reload_seconds=reload,
         tls_cert=tls_cert,
         tls_key=tls_key,
         log_addresses=log_addresses,

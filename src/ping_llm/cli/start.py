@@ -9,12 +9,20 @@ from ping_llm.paths import printable
 
 def register_doctor(app: typer.Typer) -> None:
     @app.command()
-    def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+    def doctor(
+        run: Path | None = typer.Argument(None, help="Run to examine instead of the machine."),
+        as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    ) -> None:
         """Report what this machine has, what each part is needed for, and how to install the rest."""
         from ping_llm.doctor import examine
         from ping_llm.tables import print_json, table
 
-        findings = examine()
+        if run is not None:
+            from ping_llm.model.doubts import examine_run
+
+            findings = examine_run(run)
+        else:
+            findings = examine()
         if as_json:
             print_json([finding.as_dict() for finding in findings])
         else:

@@ -110,8 +110,20 @@ def calibrate(
         typer.echo(stack_text(stack))
 
 
+def _keys(words: list[str]) -> list[str]:
+    """Overrides; `--steps 5` is a habit of other programs."""
+    from ping_llm.errors import UsageError
+
+    for place, word in enumerate(words):
+        if word.startswith("-"):
+            key, equals, value = word.lstrip("-").partition("=")
+            value = value if equals else next(iter(words[place + 1 :]), "VALUE")
+            raise UsageError(f"there is no option {word}; keys of the config are written {key}={value}")
+    return words
+
+
 def register_train(app: typer.Typer) -> None:
-    @app.command()
+    @app.command(context_settings={"ignore_unknown_options": True})
     def train(
         config: str = typer.Argument(
             help="Packaged config (tiny, menog, 20m, 100m, 300m) or path of a .yml file."
@@ -145,6 +157,7 @@ def register_train(app: typer.Typer) -> None:
         Exit codes: 0 finished, 1 failed, 2 bad usage, 75 stopped by SIGTERM or SIGINT after saving a
         checkpoint: run the same command again.
         """
+        words = _keys(overrides or [])
         if plan:
             if minutes is not None:
                 from ping_llm.errors import UsageError
@@ -152,7 +165,7 @@ def register_train(app: typer.Typer) -> None:
                 raise UsageError(
                     "--plan and --minutes exclude each other: --minutes decides the steps during training"
                 )
-            _print_plan(config, overrides or [], rows, as_json)
+            _print_plan(config, words, rows, as_json)
             return
         from dataclasses import asdict
 
@@ -162,7 +175,7 @@ def register_train(app: typer.Typer) -> None:
 
         outcome = run_training(
             config,
-            overrides or [],
+            words,
             run=run,
             rows=rows,
             eval_rows=eval_rows,
@@ -174,7 +187,8 @@ def register_train(app: typer.Typer) -> None:
             print_json({**asdict(outcome), "run": str(outcome.run)})
         if outcome.state == "stopped":
             typer.echo(
-                f"stopped after step {outcome.step}, with a checkpoint; the same command resumes", err=True
+                f"stopped after {outcome.step + 1} steps, with a checkpoint; the same command resumes",
+                err=True,
             )
             raise typer.Exit(EXIT_CODE)
         if as_json:

@@ -251,6 +251,11 @@ class Batches:
                 "start a new run"
             )
         for name, mine in self.stream.identity().items():
+            if name == "fingerprint" and state.get(name) != mine:
+                raise PingError(
+                    "these rows are not the ones this run was trained on: "
+                    "resume with those, or start a new run"
+                )
             if state.get(name) != mine:
                 raise PingError(
                     f"the data state was taken with {name} {state.get(name)!r}, this stream has {mine!r}; "

@@ -18,6 +18,7 @@ from ping_llm.fit.run import fit
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.parquet import read_measurements
+from ping_llm.pages import tidy_figure
 from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.world import World
 from ping_llm.simulate.write import simulate
@@ -45,7 +46,7 @@ def draw_answer(
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(8, 4), dpi=120)
+    figure, axes = pyplot.subplots(figsize=(8, 4), dpi=120, layout="constrained")
     axes.stairs(model, edges, fill=True, alpha=0.45, color="#1f77b4", label="model")
     axes.stairs(truth, edges, color="#d62728", linewidth=1.5, label="truth")
     if observed >= 0:
@@ -53,7 +54,7 @@ def draw_answer(
     axes.set(xlabel="RTT, ms", ylabel="probability of each bin", title=title, xlim=(edges[0], edges[-1]))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    figure.tight_layout()
+    tidy_figure(figure)
     with whole_file(path) as aside:
         figure.savefig(aside, format="png")
     pyplot.close(figure)

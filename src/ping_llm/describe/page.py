@@ -10,7 +10,7 @@ import numpy as np
 
 from ping_llm.describe.figures import RTT_EDGES, Figures
 from ping_llm.measurements.schema import KINDS, PING
-from ping_llm.pages import document
+from ping_llm.pages import document, tidy_figure
 from ping_llm.tables import table
 
 #: Days are listed one by one up to this many.
@@ -123,6 +123,7 @@ def _png(function: Callable[[Any, dict[str, Figures]], None], parts: dict[str, F
     if axes.get_legend_handles_labels()[1] and (len(parts) > 1 or function is _days_figure):
         # Above the plot, where no line or bar can be.
         axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0)
+    tidy_figure(figure, legend_below=False)
     file = io.BytesIO()
     # Without the date and the version, the same figures give the same bytes.
     figure.savefig(file, format="png", metadata={"Software": None})

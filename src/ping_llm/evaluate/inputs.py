@@ -3,11 +3,8 @@
 Data are plain measurements, which are split here, or a folder that already holds splits.
 """
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
 
 from ping_llm.answer.methods.registry import BASELINES
 from ping_llm.evaluate.metrics import REPLICATES
@@ -72,17 +69,9 @@ def read(path: Path, options: EvaluateOptions) -> EvaluationData:
 def evaluation_data(splits: Splits, options: EvaluateOptions) -> EvaluationData:
     """The questions of a split."""
     tests = questions_of(splits, options.queries, options.seed, options.source_context)
-    return EvaluationData(splits.train, tests, check_held_out(splits), _fingerprint(splits))
+    return EvaluationData(splits.train, tests, check_held_out(splits), splits.fingerprint)
 
 
 def _part(path: Path, names: tuple[str, ...]) -> Path | None:
     candidates = [path / name for name in names] + [path / f"{name}.parquet" for name in names]
     return next((candidate for candidate in candidates if candidate.exists()), None)
-
-
-def _fingerprint(splits: Splits) -> str:
-    digest = hashlib.sha256()
-    data = splits.data
-    for array in (data.time, data.src, data.dst, data.rtt, splits.is_train, splits.is_visible, splits.kind):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]

@@ -14,6 +14,7 @@ from ping_llm.evaluate.scores import Scores
 from ping_llm.evaluate.verdict import main_tests, title_of
 from ping_llm.files import whole_file
 from ping_llm.measurements.columns import Columns
+from ping_llm.pages import tidy_figure
 
 AllScores = Mapping[str, Mapping[str, Scores]]
 
@@ -48,6 +49,7 @@ def draw(out: Path, result: dict, scores: AllScores, asked: Mapping[str, Columns
         figure = function(result, scores, asked)
         if figure is None:
             continue
+        tidy_figure(figure, legend_below=False)
         with whole_file(out / name) as aside:
             figure.savefig(aside, format="png", dpi=110, bbox_inches="tight")
         plt.close(figure)

@@ -236,7 +236,7 @@ def _train(
 
     outcome = train(config, overrides, run=run, rows=rows, weights=start, minutes=minutes)
     if outcome.state == "stopped":
-        raise PingError(f"stopped after step {outcome.step} and saved: the same command resumes from there")
+        raise PingError(f"stopped after {outcome.step + 1} steps and saved: the same command resumes")
 
 
 def _remember_data(run: Path, rows: Path) -> None:

@@ -94,13 +94,13 @@ class Account:
         return counts
 
 
-#: How the tools' own output looks; none of them says when it measured, and from where.
+#: How the tools' own output looks; none of them says where it was run.
 _TOOLS = {
     "ping": re.compile(r"^PING |bytes from .*(icmp_seq|ttl)=|^Reply from |min/avg/max"),
     "fping": re.compile(
         r"xmt/rcv/%loss|: \[\d+\], \d+ bytes|^\S+ : [\d.-]+( [\d.-]+)*$|is (alive|unreachable)$"
     ),
-    "mtr or traceroute": re.compile(r"Loss%|^HOST: |^Mtr_Version|^traceroute to |^ *\d+(\.\|--)? .* ms( |$)"),
+    "mtr": re.compile(r"Loss%|^HOST: |^Mtr_Version"),
 }
 _LOOK_AT = 50
 
@@ -122,8 +122,10 @@ def nothing_usable(total: Account, out: Path) -> str | None:
     sentence = f"none of the {total.results:,} results is a measurement ({why}; see {out / 'rejects'})"
     tool = _tool(out)
     if tool:
-        sentence += f": this looks like the output of {tool}, which does not say when and from where"
-    if tool or total.rejects["unparsable"] or total.rejects["not_an_object"]:
+        sentence += (
+            f": this looks like the output of {tool}; --src ADDRESS says where it was run, and it is read"
+        )
+    if not tool and (total.rejects["unparsable"] or total.rejects["not_an_object"]):
         sentence += f"; {_READS}"
     return sentence
 
@@ -197,6 +199,30 @@ def _rows(path: Path) -> int | None:
 
 def _day_files(out: Path) -> list[Path]:
     return [folder / DAY_FILE for folder in sorted(out.glob("date=*"))]
+
+
+def read_rejects(out: Path, reason: str | None = None) -> Iterator[dict[str, Any]]:
+    """The rejects of a table in their order: file, record, reason, raw and length.
+
+    Raises:
+      UsageError: it is not a table of `ingest`, or there is no such reason.
+      PingError: the rejects cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    reasons = [known.value for known in Reject]
+    if reason is not None and reason not in reasons:
+        raise UsageError(f"there is no reason {reason!r}; choose from: {', '.join(reasons)}")
+    path = out / REJECTS_FOLDER / REJECTS_FILE
+    if not path.exists():
+        raise UsageError(f"{out} has no {REJECTS_FOLDER}/{REJECTS_FILE}: name a folder that ingest wrote")
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(4096):
+                yield from (one for one in batch.to_pylist() if reason in (None, one["reason"]))
+    except (OSError, pa.ArrowException) as error:
+        raise PingError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def refuse_strangers(out: Path) -> None:

@@ -186,6 +186,8 @@ def _dates(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     states = np.full(len(texts), GIVEN)
     zoned = np.asarray(pc.match_substring_regex(texts, _ZONED_TEXT))
     try:
+        if pc.any(pc.match_substring(texts, "\0")).as_py():
+            raise pa.ArrowInvalid("a NUL before the zone, which Arrow and Python pass over")
         time_us = np.empty(len(texts), np.int64)
         for mask, kind in ((zoned, pa.timestamp("us", "UTC")), (~zoned, pa.timestamp("us"))):
             time_us[mask] = np.asarray(texts.filter(pa.array(mask)).cast(kind).cast(pa.int64()))
@@ -195,6 +197,8 @@ def _dates(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     time_us = np.zeros(len(texts), np.int64)
     for index, text in enumerate(texts.to_pylist()):
         try:
+            if "\0" in text:
+                raise ValueError
             moment = datetime.fromisoformat(text)
             moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
             whole = int(moment.replace(microsecond=0).timestamp())

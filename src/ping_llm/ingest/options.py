@@ -6,7 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from ping_llm.errors import UsageError
+from ping_llm.measurements import addresses
 from ping_llm.paths import files_below, holds_measurements, matching_files
 
 RTT_CHOICES = ("avg", "min", "max", "each")
@@ -53,13 +56,17 @@ class IngestOptions:
       source: `auto` (src_addr if public, else from), `from` or `src_addr`.
       traceroutes: `off`: not used; `last`: the destination, if it is the last hop; `hops`: every public hop.
         Off by default: rows do not tell kinds apart yet, and a router's RTT among pings would mislead.
+      src: where ping, fping and mtr were run whose output is read; None: such output is rejected.
     """
 
     rtt: str = "avg"
     source: str = "auto"
     traceroutes: str = "off"
+    src: str | None = None
 
     def __post_init__(self) -> None:
+        if self.src is not None and not addresses.pack(pa.array([self.src]))[1].all():
+            raise UsageError(f"--src {self.src} is not an IP address")
         if self.rtt not in RTT_CHOICES:
             raise UsageError(f"--rtt {self.rtt} is not one of {', '.join(RTT_CHOICES)}")
         if self.source not in SOURCE_CHOICES:
@@ -74,10 +81,12 @@ class IngestOptions:
         return self.traceroutes != "off"
 
     def as_json(self) -> dict[str, Any]:
-        """`traceroutes` only where they are used: without them, a table is what it was before the option."""
+        """Newer options only where they are used: without them, a table is what it was before."""
         chosen = asdict(self)
         if not self.with_traceroutes:
             del chosen["traceroutes"]
+        if self.src is None:
+            del chosen["src"]
         return chosen
 
 

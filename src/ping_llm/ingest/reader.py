@@ -2,6 +2,7 @@
 
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from ping_llm.ingest import atlas, records, scan, tables
+from ping_llm.ingest import atlas, records, scan, tables, tool_text
 from ping_llm.ingest.columns import TRACEROUTE, ParsedRecords, is_reject
 from ping_llm.ingest.containers import contents
 from ping_llm.ingest.options import RAW_BYTES, STDIN, IngestOptions
@@ -117,6 +118,9 @@ class InputFile:
         if head.startswith(b"\xef\xbb\xbf"):
             stream.read(3)
             head = head[3:]
+        if self._options.src is not None and tool_text.is_tool_text(head):
+            yield from self._read_tool_text(stream, self._options.src)
+            return
         form = tables.csv_format(head.partition(b"\n")[0])
         if form is not None:
             yield from self._read_csv(stream, form)
@@ -146,6 +150,27 @@ class InputFile:
             if len(block) and block.numbers[0] == 1:
                 block = block.without_first()  # the header
             yield self._judge(block, tables.read_csv_block(block.texts, form), stream)
+
+    def _read_tool_text(self, stream: Chunks, src: str) -> Iterator[JudgedBlock]:
+        text = stream.read(tool_text.MOST_BYTES)
+        if stream.peek(1):
+            self.trouble.add(
+                f"{stream.name}: output of a tool is read up to {tool_text.MOST_BYTES >> 20} MiB; split it"
+            )
+            for _ in stream:
+                pass
+        written = time.time() if self.path == STDIN else Path(self.path).stat().st_mtime
+        arrays, lines, strange = tool_text.as_table(text, src, written)
+        columns = tables.from_arrays(arrays, len(lines))
+        judge(columns)
+        texts = [line.encode() for line in text.decode("utf-8", "replace").splitlines()]
+        rejected = _rejected(
+            stream.name, columns, np.array(lines, np.int64), lambda row: texts[lines[row] - 1]
+        )
+        for line in strange:
+            raw = texts[line - 1]
+            rejected.append(RejectedRecord(stream.name, line, Reject.UNPARSABLE, raw[:RAW_BYTES], len(raw)))
+        yield JudgedBlock(columns, rejected, apart=len(strange))
 
     def _judge(self, block: records.Block, columns: ParsedRecords, stream: Chunks) -> JudgedBlock:
         judge(columns)

@@ -274,7 +274,7 @@ def parquet_arrays(
             raise MissingColumns(absent_sentence(absent, names))
         wanted = {name: names[place] for name, place in places.items()}
         chosen = sorted(set(wanted.values()))
-        _refuse_bomb(file.metadata)
+        _refuse_bomb(file.metadata, path.stat().st_size)
         texts = [name for name in chosen if _is_text(file.schema_arrow.field(name).type)]
         with _open(path, texts) as as_dictionaries:
             if any(
@@ -299,7 +299,7 @@ def _repeats_long_texts(file: pq.ParquetFile, number: int, texts: Sequence[str])
     Such are read as dictionaries: 130 kB in 65,536 rows would take 8.6 GB. Others are not: it is slower.
     """
     group = file.metadata.row_group(number)
-    stored = sum(group.column(place).total_uncompressed_size for place in range(group.num_columns))
+    stored = group.total_byte_size  # what its columns say of themselves may end the process: see _refuse_bomb
     if not texts or not group.num_rows or stored * min(group.num_rows, _BATCH_ROWS) <= 8 * _BATCH_BYTES:
         return False
     # The first row comes with the whole dictionary.
@@ -318,16 +318,18 @@ def _is_text(kind: pa.DataType) -> bool:
     return arrays.is_text(kind) or pa.types.is_binary(kind)
 
 
-def _refuse_bomb(metadata: pq.FileMetaData) -> None:
+def _refuse_bomb(metadata: pq.FileMetaData, packed: int) -> None:
     """Raise if a few bytes stand for very many: Arrow unpacks whole pages.
+
+    By the group's own total and the size of the file: `RowGroupMetaData.column` of a damaged footer does not
+    raise but aborts the process (pyarrow 26).
 
     Raises:
       pa.ArrowInvalid: a row group would take too much memory.
     """
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        packed = sum(group.column(place).total_compressed_size for place in range(metadata.num_columns))
-        unpacked = sum(group.column(place).total_uncompressed_size for place in range(metadata.num_columns))
+        unpacked = group.total_byte_size
         if unpacked > MAX_GROUP_BYTES and unpacked > MAX_RATIO * packed:
             raise pa.ArrowInvalid(
                 f"row group {number} unpacks from {packed:,} to {unpacked:,} bytes; write it in smaller ones"

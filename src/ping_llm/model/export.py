@@ -33,14 +33,19 @@ class Exported:
     stack: Path | None = None
 
 
+def run_facts(source: Path) -> dict[str, Any]:
+    """What run.json says of a run, or of that of a checkpoint or an export; nothing where there is none."""
+    run = source if (source / RUN).is_file() else _run_of(source / "x")
+    return {} if run is None else _json(run / RUN)
+
+
 def remembered_data(source: Path, *names: str) -> dict[str, str] | None:
     """Where the rows that a run answers from are, and their fingerprint: {"rows", "fingerprint"}.
 
     Args:
       names: `data` asks for what the network was trained on, whatever it answers from.
     """
-    run = source if (source / RUN).is_file() else _run_of(source / "x")
-    known = {} if run is None else _json(run / RUN)
+    known = run_facts(source)
     # A fit looks back on all of its data, a training on what it was trained on.
     data: dict[str, str] = next(filter(None, map(known.get, names or ("context_data", "data"))), {})
     return data if data.get("rows") and data.get("fingerprint") else None
@@ -102,6 +107,25 @@ def read(source: Path | str, *, prefer_checkpoint: bool = False) -> Exported:
     config, tensors = checkpoint.to_llama(checkpoint.read(step), _settings(run))
     weights.check(config, tensors, step)
     return Exported(config, tensors, _tokens(run), step, _stack(run))
+
+
+def state_of(source: Path | str) -> tuple[str, ...] | None:
+    """Names what `read` would read: another value means another model. None: there is none.
+
+    Only finished things count: config.json, stack.json and a checkpoint's folder are written last.
+    """
+    path = Path(source)
+    try:
+        folder = path if is_export(path) else path / "export"
+        step = None if is_export(folder) else _newest_step(path)
+        if step is None and not is_export(folder):
+            return None
+        run = folder.parent if step is None else _run_of(step) or path
+        files = (folder / CONFIG, folder / STACK / f"{STACK}.json", run / STACK / f"{STACK}.json")
+        stamps = [str(file.stat().st_mtime_ns) if file.is_file() else "" for file in files]
+        return (str(step), *stamps)
+    except OSError:
+        return None
 
 
 def is_export(path: Path) -> bool:

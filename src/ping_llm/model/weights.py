@@ -8,6 +8,7 @@ import json
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ MAX_WEIGHT = 1e6
 _CHECKSUM = "ping_llm.crc32"
 
 _FLOATS = ("F32", "F16", "BF16")
+_TYPES = {"float32": "F32", "float16": "F16"}
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -50,11 +52,24 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def write(path: Path, config: ModelConfig, tensors: Tensors) -> None:
-    """Write a safetensors file that knows the checksum of its weights and their configuration."""
-    from safetensors.numpy import save_file
+    """Write a safetensors file that knows the checksum of its weights and their configuration.
 
+    Not by the library: it writes the metadata in a random order, so that the same weights are other bytes,
+    makes files that only their owner can read, and has an error of its own for a full disk.
+    """
     about = {"format": "pt", "ping_llm": __version__, _CHECKSUM: _checksum(config, tensors)}
-    save_file(tensors, path, metadata=about)
+    header: dict[str, Any] = {"__metadata__": about}
+    end = 0
+    for name in sorted(tensors):
+        start, end = end, end + tensors[name].nbytes
+        kind = _TYPES[tensors[name].dtype.name]
+        header[name] = {"dtype": kind, "shape": list(tensors[name].shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in sorted(tensors):
+            file.write(np.ascontiguousarray(tensors[name]).data)
 
 
 def _checksum(config: ModelConfig, tensors: Tensors) -> str:

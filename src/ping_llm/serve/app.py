@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 
 from ping_llm import __version__
@@ -28,6 +29,31 @@ from ping_llm.serve.site import add_page
 from ping_llm.serve.views import Views
 
 
+class Refusal(BaseModel):
+    """Why a request was refused."""
+
+    error: str
+    field: str | None
+    request_id: str
+
+
+#: Of every path, for the OpenAPI document.
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"description": words, "model": Refusal}
+    for status, words in {
+        400: "The body is not JSON, or nested too deep.",
+        401: "No token, or a wrong one.",
+        408: "The body paused for too long.",
+        413: "The body is too large.",
+        415: "The Content-Type is not one of those listed.",
+        421: "The Host header names another machine.",
+        422: "A field is wrong.",
+        500: "The server failed; its log says why.",
+        503: "Too much is waiting: Retry-After says when to ask again.",
+    }.items()
+}
+
+
 def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> FastAPI:
     """The application; `guard.Guard` goes around it."""
 
@@ -41,7 +67,8 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
     # FastAPI's own /docs loads its scripts from elsewhere.
     app = FastAPI(
         title="ping-llm", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
-        description="Calibrated distributions of Internet latency.",
+        description="Calibrated distributions of Internet latency.", responses=_REFUSALS,
+        redirect_slashes=False,
     )  # fmt: skip
     app.state.at_start = []
     endpoints, views = Endpoints(thread, options), Views(thread, options)
@@ -74,7 +101,9 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
             raise Refused(503, "the first question is being compiled", retry_after=2)
         return {"status": "ok"}
 
-    @app.get("/metrics", summary="Metrics in the text format of Prometheus.")
+    @app.get(
+        "/metrics", summary="Metrics in the text format of Prometheus.", response_class=PlainTextResponse
+    )
     async def metrics_text() -> Response:
         return Response(metrics.text(thread.waiting), media_type="text/plain; version=0.0.4")
 
@@ -131,9 +160,11 @@ def _described(kind: type[BaseModel], lists: bool) -> dict[str, Any]:
     one = {"$ref": f"#/components/schemas/{kind.__name__}"}
     several = {"type": "array", "maxItems": LIMITS.items, "items": one}
     content: dict[str, Any] = {JSON: {"schema": {"anyOf": [one, several]} if lists else one}}
+    described: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
     if lists:
         content[NDJSON] = {"schema": one}
-    return {"requestBody": {"required": True, "content": content}}
+        described["responses"] = {"200": {"content": {JSON: {}, NDJSON: {}}}}
+    return described
 
 
 def _describe_bodies(app: FastAPI) -> None:

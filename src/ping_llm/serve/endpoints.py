@@ -194,6 +194,8 @@ class Endpoints:
             lines = _ScoreLines(self._thread, self._when_room)
             return _Stream(NdjsonStream(request.receive, lines.answer, self._limits))
         is_list, measured = await _apart(await read_body(request, self._limits), _score_columns)
+        if not len(measured):
+            return json_response([])
         made = await unless_gone(request, self._thread.call(lambda model: _scores(model, measured, 0)))
         return json_response(made if is_list else made[0])
 

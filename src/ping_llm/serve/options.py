@@ -19,6 +19,9 @@ class Limits:
       top: answers of `complete` and `inverse`.
       requests: requests in progress at the same time.
       read_seconds: longest pause while a body arrives.
+      body_seconds: how long a JSON body may take as a whole.
+      head_seconds: how long the head of a request may take.
+      write_seconds: longest pause of a client that reads its answer.
       discard: bytes of a refused body that are read and dropped, so that its client gets to see the refusal.
       discard_seconds: how long that may take.
     """
@@ -33,6 +36,9 @@ class Limits:
     top: int = 100
     requests: int = 256
     read_seconds: float = 30.0
+    body_seconds: float = 300.0
+    head_seconds: float = 10.0
+    write_seconds: float = 30.0
     discard: int = 64 << 20
     discard_seconds: float = 5.0
 
@@ -55,6 +61,7 @@ class ServeOptions:
       queue: questions that may wait; one more is refused with 503.
       wait_ms: how long a question waits for others to be answered with it.
       longest_wait: seconds; a question that would have to wait longer is refused with 503.
+      reload_seconds: time between two looks for a newer model in the run; 0: only on SIGHUP.
       drain_seconds: how long requests in progress may take after SIGTERM.
     """
 
@@ -70,6 +77,7 @@ class ServeOptions:
     wait_ms: float = 2.0
     longest_wait: float = 10.0
     drain_seconds: float = 30.0
+    reload_seconds: float = 10.0
     tls_cert: Path | None = None
     tls_key: Path | None = None
     log_addresses: bool = False

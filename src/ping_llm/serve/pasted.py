@@ -1,22 +1,19 @@
-"""Measurements in a text that somebody pasted: a table, RIPE Atlas results, or the output of `ping`.
+"""Measurements in a text that somebody pasted: a table, RIPE Atlas results, or the output of `ping` or alike.
 
 What cannot be read is counted and named, never guessed.
 """
 
 import csv
-import ipaddress
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import orjson
 
 from ping_llm.answer.context import as_microseconds
 from ping_llm.answer.show import moment_text
 from ping_llm.errors import UsageError
-from ping_llm.ingest import atlas
+from ping_llm.ingest import atlas, tool_text
 from ping_llm.ingest.options import IngestOptions
 from ping_llm.ingest.tables import match_columns
 from ping_llm.measurements.addresses import pack_one, unpack_one
@@ -65,7 +62,7 @@ def read(text: str) -> Pasted:
         raise Refused(422, "the text is empty: paste a table, Atlas results or the output of ping", "text")
     if text[0] in "[{":
         pasted = _atlas(text)
-    elif re.search(r"^(PING|PING6|Pinging)\b", text, re.MULTILINE):
+    elif tool_text.is_tool_text(text[:4096].encode()):
         pasted = _ping(text)
     else:
         pasted = _table(text)
@@ -145,7 +142,7 @@ def _table(text: str) -> Pasted:
     places = match_columns(rows[0])
     first = 1
     if not {"dst_addr", "rtt"} <= set(places):
-        if places or not _is_address(rows[0][0]):
+        if places or not tool_text.is_address(rows[0][0]):
             raise Refused(
                 422,
                 "the text is neither Atlas JSON nor the output of ping, and as a table it needs the "
@@ -180,73 +177,16 @@ def _add(pasted: Pasted, where: str, dst: str, rtt: str, src: str, time: str) ->
         pasted.measurements.append(_one(dst, value, src or None, moment))
 
 
-_STAMP = re.compile(r"^\[(\d{1,11}(?:\.\d+)?)\]\s*")
-_REPLY = re.compile(r"\btime[=<]\s*(\d+(?:[.,]\d+)?)\s*ms", re.IGNORECASE)
-_LOST = re.compile(
-    r"no answer yet|request timeout|request timed out|unreachable|time to live exceeded|general failure", re.I
-)
-_SUMMARY = re.compile(
-    r"(\d{1,7}) packets transmitted, (\d{1,7}) |Sent = (\d{1,7}), Received = (\d{1,7})", re.IGNORECASE
-)
-_ADDRESS = re.compile(r"[0-9A-Fa-f:.]{3,}")
-
-
 def _ping(text: str) -> Pasted:
-    """Of Linux (with -D also the times), the BSDs and macOS, busybox and Windows; several runs in a row too.
-
-    Every reply is a measurement, and every packet without one.
-    """
+    """Every reply is a measurement, and every packet without one."""
     pasted = Pasted("ping")
-    dst, src, listed = "", None, 0
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if re.match(r"(PING|PING6|Pinging)\b", line):
-            if dst:
-                _lose(pasted, dst, src, listed)
-            dst, src = _ends(line)
-            listed = 0
-            if not dst:
-                pasted.leave_out(f"line {number} names no address: {line[:80]}")
-        elif not dst:
+    rows, strange = tool_text.read_lines(text, most_lost=LIMITS.context)
+    for row in rows:
+        if not tool_text.is_address(row.dst):
+            pasted.leave_out(f"line {row.line} names no address: {row.dst[:80]!r}")
             continue
-        elif (reply := _REPLY.search(line)) and "DUP!" not in line:
-            stamp = _STAMP.match(line)
-            time = None if stamp is None else int(np.floor(float(stamp[1]) * 1e6))
-            pasted.measurements.append(_one(dst, float(reply[1].replace(",", ".")), src, time))
-        elif summary := _SUMMARY.search(line):
-            sent, received = (int(value) for value in summary.groups() if value is not None)
-            listed = min(max(sent - received, 0), LIMITS.context)
-            _lose(pasted, dst, src, listed)
-            dst, listed = "", 0
-        elif _LOST.search(line):
-            listed += 1
-    if dst:
-        _lose(pasted, dst, src, listed)
+        time = "" if row.time is None else str(row.time)
+        _add(pasted, f"line {row.line}", row.dst, str(row.rtt), row.src or "", time)
+    for line in strange:
+        pasted.leave_out(f"line {line} is not understood")
     return pasted
-
-
-def _lose(pasted: Pasted, dst: str, src: str | None, count: int) -> None:
-    pasted.measurements += [_one(dst, NO_REPLY, src) for _ in range(count)]
-
-
-def _ends(header: str) -> tuple[str, str | None]:
-    """Destination and, where it is named, source of a run's first line."""
-    named = re.search(r"\bfrom\s+([0-9A-Fa-f:.]+)", header)
-    src = named[1].rstrip(":") if named else None
-    if "-->" in header:
-        before, _, header = header.partition("-->")
-        src = next((one for one in reversed(_ADDRESS.findall(before)) if _is_address(one)), None)
-    elif named:
-        header = header[: named.start()]
-    found = [one.rstrip(":") for one in _ADDRESS.findall(header)]
-    dst = next((one for one in reversed(found) if _is_address(one)), "")
-    # A private source is not what the other end saw.
-    return dst, src if src and _is_address(src) and ipaddress.ip_address(src).is_global else None
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

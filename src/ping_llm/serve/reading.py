@@ -34,9 +34,11 @@ async def read_body(request: Request, limits: Limits) -> bytes:
         raise too_large
     parts: list[bytes] = []
     size = 0
+    now = asyncio.get_running_loop().time
+    end = now() + limits.body_seconds
     try:
         while True:
-            async with asyncio.timeout(limits.read_seconds):
+            async with asyncio.timeout_at(min(end, now() + limits.read_seconds)):
                 message = await request.receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
@@ -47,7 +49,10 @@ async def read_body(request: Request, limits: Limits) -> bytes:
             if not message.get("more_body", False):
                 return b"".join(parts)
     except TimeoutError:
-        raise Refused(408, f"the body must not pause for {limits.read_seconds:g} s") from None
+        raise Refused(
+            408,
+            f"the body must not pause for {limits.read_seconds:g} s, nor take {limits.body_seconds:g} s",
+        ) from None
 
 
 async def unless_gone(request: Request, answer: Awaitable[Any]) -> Any:

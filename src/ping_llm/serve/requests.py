@@ -22,15 +22,22 @@ class Body(BaseModel):
 
 
 Time = Annotated[str | int | float, Field(description="2024-05-01T12:00:00Z, or seconds since 1970")]
-Address = Annotated[str, Field(description="an address or a prefix (203.0.113.0/24, 203.0.113.?)")]
+Address = Annotated[
+    str,
+    Field(
+        description="an address or a prefix (203.0.113.0/24, 203.0.113.?)",
+        json_schema_extra={"format": "address-or-prefix"},
+    ),
+]
+WholeAddress = Annotated[str, Field(json_schema_extra={"format": "address"})]
 
 
 class MeasurementBody(Body):
     """One measurement, with the names of the measurements table."""
 
-    dst_addr: str
+    dst_addr: WholeAddress
     rtt: float = Field(description="ms; -1: no reply")
-    src_addr: str | None = Field(None, description="by default the question's source")
+    src_addr: WholeAddress | None = Field(None, description="by default the question's source")
     event_time: Time | None = None
 
 
@@ -60,8 +67,8 @@ class RttBody(Body):
 class RankBody(Body):
     """Which candidate is the fastest for a source, or for several?"""
 
-    src: Address | Annotated[list[str], Field(min_length=1, max_length=LIMITS.items)]
-    dst: list[str] = Field(min_length=1, max_length=LIMITS.items, description="candidates")
+    src: Address | Annotated[list[Address], Field(min_length=1, max_length=LIMITS.items)]
+    dst: list[Address] = Field(min_length=1, max_length=LIMITS.items, description="candidates")
     at: Time | None = None
     context: ContextBody | None = None
     objective_ms: float | None = None
@@ -99,7 +106,7 @@ class CompleteBody(Body):
 class ScoreBody(MeasurementBody):
     """A measurement whose result is to be scored."""
 
-    src_addr: str  # type: ignore[assignment]
+    src_addr: WholeAddress  # type: ignore[assignment]
 
 
 class ContextText(BaseModel):

@@ -1,6 +1,7 @@
 """`ping-llm serve`: listen, load, answer until a signal ends it.
 
-SIGTERM and SIGINT stop listening, answer what is in progress and end the process; SIGHUP loads the run again.
+SIGTERM and SIGINT stop listening, answer what is in progress and end the process. SIGHUP, and a newer model
+in the run, load the run again.
 """
 
 import asyncio
@@ -30,8 +31,9 @@ def check(options: ServeOptions, no_auth: bool) -> None:
         raise UsageError("--tls-cert and --tls-key must be given together")
     if options.workers < 1:
         raise UsageError("--workers must be at least 1")
-    if options.queue < 1 or min(options.wait_ms, options.longest_wait, options.drain_seconds) < 0:
-        raise UsageError("--queue must be at least 1, --wait, --longest-wait and --drain at least 0")
+    seconds = (options.wait_ms, options.longest_wait, options.drain_seconds, options.reload_seconds)
+    if options.queue < 1 or min(seconds) < 0:
+        raise UsageError("--queue must be at least 1; --wait, --longest-wait, --drain, --reload at least 0")
     for path in (options.tls_cert, options.tls_key, options.places):
         if path is not None and not path.is_file():
             raise UsageError(f"{path} does not exist")
@@ -88,6 +90,8 @@ def _answer(
     from ping_llm.serve.guard import Guard, Log
     from ping_llm.serve.metrics import Metrics
     from ping_llm.serve.model_thread import ModelThread
+    from ping_llm.serve.newer import reload_when_newer
+    from ping_llm.serve.protocol import protocol_class
     from ping_llm.serve.token_file import TokenFile
 
     tokens = None if options.token_file is None else TokenFile(options.token_file)
@@ -105,6 +109,13 @@ def _answer(
     app.state.at_start.append(
         lambda: asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, thread.reload)
     )
+
+    def look_for_newer() -> None:
+        looking = reload_when_newer(options.run, options.reload_seconds, thread.reload)
+        app.state.looking = asyncio.create_task(looking)  # kept: the loop itself holds no task
+
+    if options.reload_seconds:
+        app.state.at_start.append(look_for_newer)
     guarded = Guard(
         app,
         paths=frozenset(app.openapi()["paths"]) | {"/docs", "/openapi.json"},
@@ -119,7 +130,7 @@ def _answer(
     config = uvicorn.Config(
         guarded,
         loop="asyncio",
-        http="h11",
+        http=protocol_class(options.limits),
         ws="none",
         lifespan="on",
         log_config=None,

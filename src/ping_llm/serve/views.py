@@ -9,7 +9,7 @@ from fastapi import Query, Request, Response
 
 from ping_llm.answer import show
 from ping_llm.answer.context import Question
-from ping_llm.answer.files import Places
+from ping_llm.answer.places import Places
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns

@@ -13,16 +13,21 @@ What is held out is decided by a hash of the addresses, so it does not depend on
 the data.
 """
 
+import hashlib
+import json
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ping_llm.errors import PingError, UsageError
-from ping_llm.files import write_json
+from ping_llm.files import sync_directory, write_json
 from ping_llm.hashing import GOLDEN_INT, MASK, mix
 from ping_llm.locks import LOCK_FILE, only_writer
 from ping_llm.measurements.columns import Columns
@@ -68,6 +73,15 @@ class Splits:
     @property
     def train(self) -> Columns:
         return self.data.take(self.is_train)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the measurements and what became of each."""
+        digest = hashlib.sha256()
+        data = self.data
+        for array in (data.time, data.src, data.dst, data.rtt, self.is_train, self.is_visible, self.kind):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
 
     @property
     def visible(self) -> Columns:
@@ -176,46 +190,62 @@ def write_held_out(inputs: Sequence[str | Path], out: Path, options: SplitOption
         "parts": {f"{name}.parquet": count for name, count in counts.items() if count},
         "in": len(splits.data),
         "unused": len(splits.data) - sum(counts.values()),
+        "fingerprint": splits.fingerprint,
     }
-    with _whole_folder(out) as aside:
-        for name, chosen in parts.items():
-            if counts[name]:
-                (aside / name).parent.mkdir(exist_ok=True)
-                write_measurements(splits.data.take(chosen), aside / f"{name}.parquet")
-        write_json(aside / SPLIT_FILE, proof)
-    return proof
+    columns = {
+        f"{name}.parquet": partial(splits.data.take, chosen) for name, chosen in parts.items() if counts[name]
+    }
+    return _write_folder(out, proof, proof["parts"], columns)
 
 
 def write_training_part(data: str | Path, out: Path, options: SplitOptions) -> dict:
     """Write only what may be trained on, as `measurements.parquet` below `out`; returns the counts."""
     measurements = read_measurements(data, every_column=True)
     splits = split(measurements, fitting(options, measurements))
-    proof = check_held_out(splits)
-    with _whole_folder(out) as aside:
-        write_measurements(splits.train, aside / "measurements.parquet")
-        write_json(aside / SPLIT_FILE, proof)
-    return proof
+    proof = check_held_out(splits) | {"fingerprint": splits.fingerprint}
+    name = "measurements.parquet"
+    return _write_folder(out, proof, {name: len(splits.train)}, {name: lambda: splits.train})
 
 
-@contextmanager
-def _whole_folder(out: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `out` at the end. What an interrupted run left is removed."""
+def _is_done(out: Path, proof: dict, parts: dict[str, int]) -> bool:
+    """Whether the folder holds this very split, with every file whole."""
+    try:
+        same = json.loads((out / SPLIT_FILE).read_text()) == json.loads(json.dumps(proof))
+        return same and all(pq.read_metadata(out / name).num_rows == rows for name, rows in parts.items())
+    except (OSError, ValueError, pa.ArrowException):
+        return False
+
+
+def _write_folder(
+    out: Path, proof: dict, rows: dict[str, int], parts: Mapping[str, Callable[[], Columns]]
+) -> dict:
+    """Write the parts and the proof into a folder aside, which becomes `out` at the end; returns the proof.
+
+    What is there already is kept, what an interrupted run left is removed, and anything else is refused.
+    """
+    if _is_done(out, proof, rows):
+        return proof
     work = out.with_name(f".{out.name}.part")
     with only_writer(work, "split"):
+        if _is_done(out, proof, rows):  # by whoever held it until now
+            return proof
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UsageError(f"{out} is not empty: name another folder, so that nothing else is trained on")
-        aside = work / out.name
         for left in work.iterdir():
             if left.name != LOCK_FILE:
                 shutil.rmtree(left)
-        aside.mkdir()
+        aside = work / out.name
         try:
-            yield aside
+            for name, columns in parts.items():
+                write_measurements(columns(), aside / name)
+            write_json(aside / SPLIT_FILE, proof)
             aside.replace(out)
+            sync_directory(out.parent)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     with suppress(OSError):
         work.rmdir()  # if a killed run had made it
+    return proof
 
 
 def inner_split(train: Columns, seed: int = 1) -> tuple[Columns, Columns, History]:

@@ -18,7 +18,7 @@ import yaml
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_text
 from ping_llm.locks import only_writer
-from ping_llm.model import ledger
+from ping_llm.model import doubts, ledger
 from ping_llm.train import made_with, runs, schedule, settings
 from ping_llm.train.processes import Hosts
 
@@ -95,6 +95,11 @@ def train(
     data = made_with.data_of(full)
     given = set(yaml.safe_load(seam.own_keys(path, words)))
     made_with.refuse_other(run, full, given, data, asked, seam)
+    few = doubts.measurements_of(data["rows"]) if data else None
+    found = [None if few is None else doubts.about_data(few)]
+    found.append(None if asked is not None else doubts.about_steps(full.steps))
+    for doubt in filter(None, found):
+        print(f"warning: {doubt}", file=sys.stderr)
     with contextlib.ExitStack() as stack:
         if hosts.index == 0:
             stack.enter_context(only_writer(run, "train"))

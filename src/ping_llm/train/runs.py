@@ -22,6 +22,7 @@ from typing import Any
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import PICTURES, whole_file, write_json
+from ping_llm.pages import tidy_figure
 from ping_llm.train import records
 
 FORMAT = 1
@@ -173,6 +174,7 @@ def plot(runs: Sequence[Path], out: Path, key: str = "loss") -> None:
     axes.set_ylabel("loss (nats per token)" if key == "loss" else f"{key} (bits per measurement)")
     axes.grid(alpha=0.3)
     axes.legend()
+    tidy_figure(figure)
     with whole_file(out) as aside:
         figure.savefig(aside, dpi=120, format=out.suffix[1:].lower())
     plt.close(figure)

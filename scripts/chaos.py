@@ -1,0 +1,348 @@
+"""Disturb every command that writes: kill -9, a full disk, a second writer, a read-only folder.
+
+    make chaos                                      # 100 kills, everything below runs/chaos
+    .venv/bin/python scripts/chaos.py DIR --kills 20
+
+Each command runs undisturbed once. Then it is disturbed, and run again until it ends by itself: the result
+must be the same, byte for byte where the command is deterministic, and whatever failed in between must have
+ended with a sentence. Small disks and read-only folders are mounts of tmpfs, which only root can make.
+Results are kept in DIR/chaos.json: run again, only what is missing is done. Exits with 1 if anything differs.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROGRAM = str(Path(sys.executable).with_name("ping-llm"))
+
+#: Two small layers: all that a large training does, in seconds, with a checkpoint at every third step.
+_SMALL = {
+    "network_batch_size": 4, "max_target_length": 128, "base_num_decoder_layers": 2, "base_emb_dim": 32,
+    "base_mlp_dim": 64, "base_num_query_heads": 2, "base_num_kv_heads": 2, "head_dim": 16,
+    "checkpoint_period": 3, "max_num_checkpoints_to_keep": 10,
+}  # fmt: skip
+_STEPS = {"steps": 12, "learning_rate_schedule_steps": 12}
+_MINUTES = {"lr_schedule_type": "wsd", "wsd_decay_steps_fraction": 0.5, "warmup_steps_fraction": 0.34,
+            "learning_rate_schedule_steps": -1}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A command that writes into one folder.
+
+    Attributes:
+      words: its command line for an output folder.
+      outcome: what must be the same in the end, of that folder.
+      weight: its share of the kills.
+    """
+
+    words: Callable[[Path], list[str]]
+    outcome: Callable[[Path], Any]
+    weight: int
+
+
+def subjects(base: Path) -> dict[str, Subject]:
+    """Every command, with inputs that `prepare` made below `base`."""
+    table, rows = str(base / "table"), str(base / "rows-in")
+    config = [f"{key}={value}" for key, value in (_SMALL | _STEPS).items()]
+    evaluation = ["--queries", "60", "--baselines", "global,last,recent,by source,prefixes"]
+    return {
+        "ingest": Subject(
+            lambda out: ["ingest", str(base / "in"), "--out", str(out), "--workers", "2"], all_bytes, 18
+        ),
+        "split": Subject(lambda out: ["split", table, "--out", str(out), "--shards", "12"], all_bytes, 16),
+        "split --by held-out": Subject(
+            lambda out: ["split", table, "--out", str(out), "--by", "held-out"], all_bytes, 10
+        ),
+        "rows build": Subject(lambda out: ["rows", "build", table, "--out", str(out)], all_bytes, 16),
+        "evaluate": Subject(
+            lambda out: ["evaluate", "--data", table, "--out", str(out), *evaluation],
+            lambda out: digest((out / "report.json").read_bytes()),
+            12,
+        ),
+        "export": Subject(lambda out: ["export", str(base / "model"), "--out", str(out)], all_bytes, 10),
+        "train": Subject(
+            lambda out: ["train", "tiny", *config, "--rows", rows, "--run", str(out)], learnt, 12
+        ),
+        "fit": Subject(
+            lambda out: ["fit", str(base / "in"), "--run", str(out), "--minutes", "0.02", "--queries", "20",
+                         "--baselines", "last,recent", "--config", str(base / "small.yml")],
+            fitted,
+            6,
+        ),
+    }  # fmt: skip
+
+
+def prepare(base: Path) -> None:
+    """Simulated measurements, raw and as a table, probe rows, a model, and the config of a short fit."""
+    if (base / "small.yml").exists():
+        return
+    base.mkdir(parents=True, exist_ok=True)
+    from ping_llm.ingest.run import ingest
+    from ping_llm.measurements.parquet import read_measurements
+    from ping_llm.model import export
+    from ping_llm.model.config import ModelConfig
+    from ping_llm.model.random import random_tensors
+    from ping_llm.rows.build import build
+    from ping_llm.simulate import WorldOptions, simulate
+    from ping_llm.train import settings
+
+    simulate(base / "world", WorldOptions(measurements=60_000, probes=200, targets=30, days=6))
+    made = read_measurements(base / "world").to_arrow()
+    (base / "in").mkdir(exist_ok=True)
+    for part in range(12):
+        rows = made.slice(part * 5_000, 5_000).to_pylist()
+        lines = [
+            f"{row['event_time'].timestamp()},{row['src_addr']},{row['dst_addr']},{row['rtt']}"
+            for row in rows
+        ]
+        (base / "in" / f"part-{part}.csv").write_text("\n".join(["time,src,dst,rtt", *lines]) + "\n")
+    ingest([str(base / "in")], base / "table")
+    build([str(base / "table")], base / "rows-in")
+    config = ModelConfig(layers=4, width=256, heads=4, kv_heads=2, head_dim=64, mlp_width=512, max_length=256)
+    export.write(config, random_tensors(config), {}, base / "model")
+    keys = _SMALL | _MINUTES
+    tiny = settings.find("tiny").read_text().splitlines()
+    lines = [line for line in tiny if line.partition(":")[0] not in {*keys, "steps"}]
+    lines += [f"{key}: {value}" for key, value in keys.items()]
+    (base / "small.yml").write_text("\n".join(lines) + "\n")
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def all_bytes(out: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(out)): digest(path.read_bytes())
+        for path in sorted(out.rglob("*"))
+        if path.is_file()
+    }
+
+
+def learnt(run: Path) -> Any:
+    """What a training records, without its times, and the weights that it exports."""
+    timed = ("seconds", "data_wait_s", "time")
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    told = [{key: value for key, value in record.items() if key not in timed} for record in records]
+    return [digest(json.dumps(told).encode()), digest((run / "export" / "model.safetensors").read_bytes())]
+
+
+def fitted(run: Path) -> Any:
+    """A fit stops by the clock, so its weights are its own: its data are the same, and it can be asked."""
+    answer = [PROGRAM, "query", "rtt", str(run), "--src", "192.0.2.1", "--dst", "192.0.2.2", "--json"]
+    asked = subprocess.run(answer, capture_output=True, text=True, check=False)
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout)["method"] == "stack"
+    assert (run / "report" / "report.html").stat().st_size
+    return [all_bytes(run / "measurements"), all_bytes(run / "rows"), all_bytes(run / "train-rows")]
+
+
+class Chaos:
+    """The trials of one folder, and what came of them."""
+
+    def __init__(self, base: Path, kills: int, seed: int):
+        self.base, self.seed = base, seed
+        self.path = base / "chaos.json"
+        self.subjects = subjects(base)
+        total = sum(subject.weight for subject in self.subjects.values())
+        self.kills = {name: round(kills * one.weight / total) for name, one in self.subjects.items()}
+        self.kills["ingest"] += kills - sum(self.kills.values())
+        self.done: dict[str, dict[str, Any]] = json.loads(self.path.read_text()) if self.path.exists() else {}
+
+    def run(self) -> bool:
+        for name, subject in self.subjects.items():
+            for trial in (self.undisturbed, self.killed, self.two_writers, self.full_disk, self.read_only):
+                known = self.done.setdefault(name, {})
+                if trial.__name__ in known:
+                    continue
+                started = time.monotonic()
+                out = self.base / "out" / name.replace(" ", "-")
+                shutil.rmtree(out, ignore_errors=True)
+                out.parent.mkdir(parents=True, exist_ok=True)
+                known[trial.__name__] = trial(name, subject, out)
+                self.path.write_text(json.dumps(self.done, indent=1))
+                shown = {key: value for key, value in known[trial.__name__].items() if key != "outcome"}
+                say(f"{name}: {trial.__name__}: {shown} ({time.monotonic() - started:.0f} s)")
+        return all(part.get("ok", True) for known in self.done.values() for part in known.values())
+
+    def undisturbed(self, name: str, subject: Subject, out: Path) -> dict[str, Any]:
+        self._finish(subject, out)  # compiles kernels where no process has before
+        shutil.rmtree(out)
+        started = time.monotonic()
+        self._finish(subject, out)
+        return {"seconds": round(time.monotonic() - started, 2), "outcome": subject.outcome(out),
+                "bytes": sum(path.stat().st_size for path in out.rglob("*") if path.is_file())}  # fmt: skip
+
+    def killed(self, name: str, subject: Subject, out: Path) -> dict[str, Any]:
+        """kill -9 at random moments of consecutive tries, then a try that ends."""
+        chance = random.Random(f"{self.seed} {name}")
+        kills = wrong = finished = tries = 0
+        seconds = self.done[name]["undisturbed"]["seconds"]
+        while kills < self.kills[name] and tries < 10 * self.kills[name]:
+            tries += 1
+            process = start(subject.words(out))
+            try:
+                process.wait(chance.uniform(0.2, 1.0) * seconds)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+            _, errors = process.communicate()
+            if process.returncode == -signal.SIGKILL:
+                kills += 1
+                continue
+            # It was done before the kill: compare, and start anew.
+            finished += 1
+            wrong += process.returncode != 0 or not self._same(name, subject, out)
+            if process.returncode:
+                say(f"{name}: {errors[-500:]}")
+            shutil.rmtree(out, ignore_errors=True)
+        self._finish(subject, out)
+        wrong += not self._same(name, subject, out)
+        return {"kills": kills, "ended_before": finished, "wrong": wrong, "ok": not wrong}
+
+    def two_writers(self, name: str, subject: Subject, out: Path) -> dict[str, Any]:
+        """Two at once: each ends with the whole result, or with the sentence about the other."""
+        both = [start(subject.words(out)) for _ in range(2)]
+        ends = [(process.communicate()[1], process.returncode) for process in both]
+        said = [
+            code == 0 or (is_sentence(errors) and "is being written by" in errors) for errors, code in ends
+        ]
+        refused = sum(code != 0 for _, code in ends)
+        if not all(said):
+            say(f"{name}: {ends}")
+        self._finish(subject, out)
+        return {"refused": refused, "ok": all(said) and refused < 2 and self._same(name, subject, out)}
+
+    def full_disk(self, name: str, subject: Subject, out: Path) -> dict[str, Any]:
+        """Disks of a tenth and of three quarters of what is needed, then room."""
+        needed = self.done[name]["undisturbed"]["bytes"]
+        refused, ok = 0, True
+        for share in (0.1, 0.75):
+            with Disk(out.parent / "disk", max(int(needed * share), 8192)) as disk:
+                if not disk.mounted:
+                    return {"skipped": disk.why}
+                there = disk.folder / out.name
+                process = start(subject.words(there))
+                errors = process.communicate()[1]
+                refused += process.returncode != 0
+                if process.returncode and not is_sentence(errors):
+                    say(f"{name}: {errors[-800:]}")
+                    ok = False
+                disk.remount("size=4g")
+                self._finish(subject, there)
+                ok &= self._same(name, subject, there)
+        return {"disks": 2, "refused": refused, "ok": ok}
+
+    def read_only(self, name: str, subject: Subject, out: Path) -> dict[str, Any]:
+        with Disk(out.parent / "disk", 64 << 20) as disk:
+            if not disk.mounted:
+                return {"skipped": disk.why}
+            disk.remount("ro")
+            process = start(subject.words(disk.folder / out.name))
+            errors = process.communicate()[1]
+            if not is_sentence(errors):
+                say(f"{name}: {errors[-800:]}")
+            return {"ok": process.returncode == 1 and is_sentence(errors)}
+
+    def _finish(self, subject: Subject, out: Path) -> None:
+        process = start(subject.words(out))
+        errors = process.communicate()[1]
+        if process.returncode:
+            raise SystemExit(f"{' '.join(subject.words(out))} failed undisturbed:\n{errors[-2000:]}")
+
+    def _same(self, name: str, subject: Subject, out: Path) -> bool:
+        same = json.loads(json.dumps(subject.outcome(out))) == self.done[name]["undisturbed"]["outcome"]
+        if not same:
+            say(f"{name}: DIFFERENT from the undisturbed run; kept as {keep(out)}")
+        return same
+
+    def table(self) -> str:
+        lines = ["| command | kill -9 | same result | two at once | full disk | read-only folder |",
+                 "|---|---|---|---|---|---|"]  # fmt: skip
+        for name, known in self.done.items():
+            killed = known["killed"]
+            cells = [f"`{name}`", str(killed["kills"]), _verdict(killed)]
+            lines.append(f"| {' | '.join([*cells, *(_verdict(known[key]) for key in _LATER)])} |")
+        kills = sum(known["killed"]["kills"] for known in self.done.values())
+        return "\n".join([*lines, f"| all | {kills} | | | | |"])
+
+
+_LATER = ("two_writers", "full_disk", "read_only")
+
+
+def _verdict(part: dict[str, Any]) -> str:
+    return "not run" if "skipped" in part else "yes" if part["ok"] else "NO"
+
+
+class Disk:
+    """A small file system of its own."""
+
+    def __init__(self, folder: Path, size: int):
+        self.folder, self._size, self.mounted, self.why = folder, size, False, ""
+
+    def __enter__(self) -> "Disk":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={self._size}", "tmpfs", str(self.folder)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        self.mounted, self.why = done.returncode == 0, done.stderr.strip()
+        return self
+
+    def remount(self, option: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{option}", str(self.folder)], check=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self.mounted:
+            subprocess.run(["umount", str(self.folder)], check=True)
+
+
+def start(words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PROGRAM, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+
+
+def is_sentence(errors: str) -> bool:
+    """Whether a failure ended with our sentence, and with nothing that is not for users."""
+    last = errors.strip().splitlines()[-1:] or [""]
+    return last[0].startswith("ping-llm: ") and "unexpected" not in errors and "Traceback" not in errors
+
+
+def keep(out: Path) -> Path:
+    kept = out.with_name(f"{out.name}-different-{time.time_ns()}")
+    shutil.copytree(out, kept)
+    return kept
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Disturb every command that writes.")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/chaos"))
+    parser.add_argument("--kills", type=int, default=100, help="Number of kill -9 over all commands.")
+    parser.add_argument("--seed", type=int, default=0, help="Random seed of the moments.")
+    options = parser.parse_args()
+    base = options.folder.resolve()
+    prepare(base)
+    chaos = Chaos(base, options.kills, options.seed)
+    good = chaos.run()
+    print(chaos.table())
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
