@@ -84,10 +84,10 @@ def test_a_picture_that_can_be_written(place):
     [
         (("runs", "plot", "run", "--out", "x.txt"), "the name of x.txt must end in", 2),
         (("runs", "plot", "run", "--out", "file/x.png"), "file: Not a directory", 1),
-        (("export", "model", "--out", "file"), "file is a file: name a folder", 1),
-        (("export", "model", "--out", "file/x"), "file/x: Not a directory", 1),
+        (("export", "model", "--out", "file"), "file is not a folder", 2),
+        (("export", "model", "--out", "file/x"), "file/x is not a folder", 2),
         (("rows", "build", "pairs.csv", "--out", "file/x"), "file/x is not a folder", 2),
-        (("simulate", "file/x", "--measurements", "10"), "file/x: Not a directory", 1),
+        (("simulate", "file/x", "--measurements", "10"), "file/x is not a folder", 2),
     ],
 )
 def test_a_file_in_the_place_of_a_folder(place, words, says, code):
