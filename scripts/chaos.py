@@ -76,8 +76,9 @@ def subjects(base: Path) -> dict[str, Subject]:
             lambda out: ["train", "tiny", *config, "--rows", rows, "--run", str(out)], learnt, 12
         ),
         "fit": Subject(
-            lambda out: ["fit", str(base / "in"), "--run", str(out), "--minutes", "0.02", "--queries", "20",
-                         "--baselines", "last,recent", "--config", str(base / "small.yml")],
+            lambda out: ["fit", str(base / "in" / "part-0.csv"), "--run", str(out), "--minutes", "0.02",
+                         "--queries", "20", "--baselines", "last,recent",
+                         "--config", str(base / "small.yml")],
             fitted,
             6,
         ),

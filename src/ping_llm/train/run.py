@@ -223,7 +223,20 @@ def _spent(started: float, marks: list[tuple[str, float]]) -> dict[str, float]:
     return spent
 
 
+def _pass_over_closed_loops() -> None:
+    """Keep threads of Orbax from printing tracebacks after their error, such as a full disk, was said."""
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if "Event loop is closed" not in str(unraisable.exc_value):
+            before(unraisable)
+
+    if before.__qualname__ != hook.__qualname__ and not os.environ.get("PING_LLM_DEBUG"):
+        sys.unraisablehook = hook
+
+
 def _run(seam: Any, config: Any, session: Any) -> None:
+    _pass_over_closed_loops()
     try:
         with quiet():
             seam.run(config, session)
