@@ -89,7 +89,9 @@ def test_the_base_handles_data(wheel, tmp_path):
     base.run("ping-llm", "batches", "stats", "rows")
     code = "import ping_llm; print(len(ping_llm.split('measurements').train) > 0)"
     assert base.run("python", "-c", code) == "True\n"
-    assert 'pip install "ping-llm[query]"' in base.fails("ping-llm", "query", "rtt", "x", "--src", "::1")
+    assert 'pip install "ping-llm[query]"' in base.fails(
+        "ping-llm", "query", "rtt", "x", "--src", "::1", "--dst", "::2"
+    )
     assert 'pip install "ping-llm[train]"' in base.fails("ping-llm", "fit", "measurements", "--run", "run")
     assert not (base.work / "run").exists()
     assert (base.bin.parent / f"lib/python3.{sys.version_info[1]}/site-packages/ping_llm/py.typed").is_file()

@@ -109,7 +109,7 @@ def _fill(path):
         (["learning_rte=1"], "did you mean 'learning_rate'"),
         (["network_prefix_probabilty=0.2"], "did you mean 'network_prefix_probability'"),
         (["network_prefix_probability=2"], "a probability lies between 0 and 1"),
-        (["vocab_size=300"], "vocab_size=300"),
+        (["vocab_size=300"], "vocab_size must be 272, not 300"),
         (["attention=cudnn_flash_jax"], "ignores segments"),
         (["eval_interval=10"], "--eval-rows"),
         (["steps=many"], "steps"),

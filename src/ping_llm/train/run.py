@@ -231,7 +231,9 @@ def _pass_over_closed_loops() -> None:
         if "Event loop is closed" not in str(unraisable.exc_value):
             before(unraisable)
 
-    if before.__qualname__ != hook.__qualname__ and not os.environ.get("PING_LLM_DEBUG"):
+    # Any callable may be the hook, so ours is known by an attribute.
+    if not getattr(before, "passes_over_closed_loops", False) and not os.environ.get("PING_LLM_DEBUG"):
+        hook.passes_over_closed_loops = True  # type: ignore[attr-defined]
         sys.unraisablehook = hook
 
 
