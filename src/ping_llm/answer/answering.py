@@ -54,7 +54,7 @@ def answers(
     asked_for = questions
     if data is not None:
         questions = _each_at_its_time(questions, data)
-    uneven = [index for index, question in enumerate(questions) if _is_uneven(question)]
+    uneven = [index for index, question in enumerate(questions) if question.is_uneven]
     even = [index for index in range(len(questions)) if index not in set(uneven)]
     with_own = [index for index in even if questions[index].context is not None]
     others = [index for index in even if questions[index].context is None]
@@ -80,11 +80,11 @@ def _each_at_its_time(questions: Sequence[Question], data: Data) -> list[Questio
     """
     times: dict[Any, set[int | None]] = {}
     for question in questions:
-        if not question.src.is_whole and not _is_uneven(question) and question.context is None:
+        if not question.src.is_whole and not question.is_uneven and question.context is None:
             times.setdefault(question.src, set()).add(question.time)
     return [
         replace(question, context=data.past(question))
-        if question.context is None and not _is_uneven(question) and len(times.get(question.src, ())) > 1
+        if question.context is None and not question.is_uneven and len(times.get(question.src, ())) > 1
         else question
         for question in questions
     ]
@@ -269,10 +269,6 @@ def _raw_answer(question: Question, prompt: Prompt, parts: Sequence[RttDistribut
         context_used=prompt.used,
         notes=tuple(notes),
     )
-
-
-def _is_uneven(question: Question) -> bool:
-    return bool(question.src.bits % 8 or (question.dst is not None and question.dst.bits % 8))
 
 
 def _uneven(

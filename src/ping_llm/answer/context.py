@@ -114,6 +114,11 @@ class Question:
         """Seconds since 1970, the resolution of tokens."""
         return None if self.time is None else self.time // _MICROSECONDS
 
+    @property
+    def is_uneven(self) -> bool:
+        """Whether an address is a prefix that ends inside a byte, which tokens cannot state."""
+        return bool(self.src.bits % 8 or (self.dst is not None and self.dst.bits % 8))
+
     @classmethod
     def of(
         cls,

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from ipaddress import ip_address
 from urllib.parse import urljoin, urlsplit
 
 import httpx
 
 from ping_llm import __version__
 from ping_llm.errors import PingError, UsageError
+from ping_llm.hosts import is_loopback
 
 #: Statuses after which the same request may succeed.
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -58,7 +58,7 @@ class Server:
         self._origin = _origin(self.base_url)
         headers = {"User-Agent": f"ping-llm/{__version__}"}
         if key is not None:
-            if self._origin[0] != "https" and not _is_loopback(self._origin[1]):
+            if self._origin[0] != "https" and not is_loopback(self._origin[1]):
                 raise UsageError(f"a key is only sent over https, not to {base_url}")
             headers["Authorization"] = f"Key {key}"
         self._client = httpx.Client(headers=headers, timeout=self._pace.timeout, follow_redirects=False)
@@ -164,10 +164,3 @@ def _origin(url: str) -> tuple[str, str, int]:
     if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
         raise UsageError(f"{url} must be an http or https address")
     return parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

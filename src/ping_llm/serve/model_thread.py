@@ -2,8 +2,7 @@
 
 What waits is answered together, at most `_BATCH` questions at a time. Works take turns, `_TURN` questions
 each, so that a single question does not wait for a list of a thousand. An answer does not depend on what it
-was batched with: the network reads one prompt at a time, and questions that would see each other's history
-are asked alone.
+was batched with: the network reads one prompt at a time, and each question looks back on its own history.
 """
 
 import asyncio
@@ -265,7 +264,7 @@ class ModelThread:
                 self._waiting -= 1
                 return [(work, 0, 0)]
             count = min(_TURN, work.left, room)
-            uneven = [at for at in range(count) if _is_uneven(work.questions[work.taken + at])]
+            uneven = [at for at in range(count) if work.questions[work.taken + at].is_uneven]
             if uneven and uneven[0] == 0:
                 # The mixture of up to 256 prefixes takes as long as a batch of others.
                 if batch:
@@ -296,17 +295,10 @@ class ModelThread:
         self._metrics.batch(len(asked))
         for method in dict.fromkeys(work.method for work, _ in asked):
             same = [(work, index) for work, index in asked if work.method == method]
-            together = [one for one in same if not self._alone(one[0].questions[one[1]])]
-            groups = [[one] for one in same if self._alone(one[0].questions[one[1]])]
-            for group in ([together] if together else []) + groups:
-                self._ask(group, method)
+            self._ask(same, method)
         if asked:
             each = (time.perf_counter() - start) / len(asked)
             self._seconds_each += 0.2 * (each - self._seconds_each)
-
-    def _alone(self, question: "Question") -> bool:
-        """Prefixes of sources share their history by their first address: asked together, they would mix."""
-        return question.context is None and not question.src.is_whole
 
     def _ask(self, group: list[tuple[_Work, int]], method: str) -> None:
         """Ask questions together; if that fails, one by one, so that only those that are wrong fail."""
@@ -355,10 +347,6 @@ class ModelThread:
             work.resolve(None, _about(error, ""))
         else:
             work.resolve(result)
-
-
-def _is_uneven(question: "Question") -> bool:
-    return bool(question.src.bits % 8 or (question.dst is not None and question.dst.bits % 8))
 
 
 def _about(error: Exception, path: str) -> Exception:

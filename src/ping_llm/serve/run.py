@@ -5,7 +5,6 @@ in the run, load the run again.
 """
 
 import asyncio
-import ipaddress
 import signal
 import socket
 import stat
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.extras import need
+from ping_llm.hosts import is_loopback
 from ping_llm.serve.options import ServeOptions
 from ping_llm.serve.workers import supervise
 
@@ -22,7 +22,7 @@ def check(options: ServeOptions, no_auth: bool) -> None:
     """Refuse what would expose the model, or cannot work, before anything is loaded."""
     if options.token_file is not None and no_auth:
         raise UsageError("--token-file and --no-auth exclude each other")
-    if not is_local(options.host) and options.token_file is None and not no_auth:
+    if not is_loopback(options.host) and options.token_file is None and not no_auth:
         raise UsageError(
             f"{options.host} can be reached from other machines: give --token-file FILE, or --no-auth to let "
             "everybody ask"
@@ -37,13 +37,6 @@ def check(options: ServeOptions, no_auth: bool) -> None:
     for path in (options.tls_cert, options.tls_key, options.places):
         if path is not None and not path.is_file():
             raise UsageError(f"{path} does not exist")
-
-
-def is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -128,7 +121,7 @@ def _answer(
         metrics=metrics,
         limits=options.limits,
         log=log,
-        local=is_local(options.host),
+        local=is_loopback(options.host),
         log_addresses=options.log_addresses,
     )
     config = uvicorn.Config(
