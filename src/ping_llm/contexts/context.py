@@ -17,6 +17,8 @@ from ping_llm.contexts.draws import (
     NONE,
     ORDERED,
     SAMPLE,
+    SCRAMBLE_KEY,
+    SCRAMBLED,
     SHUFFLE,
     UNNAMED,
     UNTIMED_PLACE,
@@ -32,6 +34,7 @@ from ping_llm.contexts.draws import (
     untimed_count,
     upper,
 )
+from ping_llm.measurements.scramble import scramble_into
 from ping_llm.tokens.codec import (
     put_address,
     put_errors,
@@ -64,7 +67,7 @@ def _order_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(packed, np.int64), np.array(starts, np.int64), np.array(counts, np.int64)
 
 
-_ORDERS, _ORDER_STARTS, _ORDER_COUNTS = _order_tables()
+ORDERS, ORDER_STARTS, ORDER_COUNTS = _order_tables()
 
 
 @kernel
@@ -216,6 +219,13 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
     address = 4 if ipv4 else 16
     previous = np.int64(-1)
     ordered = upper(draw(key, ORDERED, 0)) < p.ordered
+    scrambled = upper(draw(key, SCRAMBLED, 0)) < p.scramble
+    pseudonyms = draw(key, SCRAMBLE_KEY, 0)
+    stated_source, stated = np.empty(16, np.uint8), np.empty(16, np.uint8)
+    if scrambled:
+        scramble_into(stated_source, source, pseudonyms)
+    else:
+        stated_source[:] = source
     for place in range(shape.measurements):
         at = begin + order[place]
         bits = draw(key, MEASUREMENT_BITS, place)
@@ -242,8 +252,8 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
             fields += 1
         which = 0  # the first of the sorted orders: source, destination, time, result
         if not ordered:
-            which = below(draw(key, FIELD_ORDER, place), _ORDER_COUNTS[fields])
-        permutation = _ORDERS[_ORDER_STARTS[fields] + which]
+            which = below(draw(key, FIELD_ORDER, place), ORDER_COUNTS[fields])
+        permutation = ORDERS[ORDER_STARTS[fields] + which]
 
         out[position] = MEASUREMENT
         position += 1
@@ -251,7 +261,11 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
             field = (present >> (3 * ((permutation >> (3 * turn)) & 7))) & 7
             if field == _DST:
                 known = known_destination(key, place, lower(bits) < p.prefix, address)
-                position = put_address(out, position, DST_IPV4, DST_IPV6, dst[at], known)
+                if scrambled:
+                    scramble_into(stated, dst[at], pseudonyms)
+                    position = put_address(out, position, DST_IPV4, DST_IPV6, stated, known)
+                else:
+                    position = put_address(out, position, DST_IPV4, DST_IPV6, dst[at], known)
             elif field == _RESULT:
                 position = put_result(out, position, rtt[at], p.encoding, p.clip_limit_ms)
             elif field == _TIME:
@@ -261,7 +275,7 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
             elif field == _SRC and shape.source_bytes == UNNAMED:
                 position = put_unnamed_source(out, position, ipv4)
             elif field == _SRC:
-                position = put_address(out, position, SRC_IPV4, SRC_IPV6, source, shape.source_bytes)
+                position = put_address(out, position, SRC_IPV4, SRC_IPV6, stated_source, shape.source_bytes)
             elif field == _SIZE:
                 position = put_size(out, position, size[at])
             elif field == _ERRORS:

@@ -43,6 +43,15 @@ SEQUENCE_ORDER = 22
 ROUND = 23  # to 28: one for each of ROUNDS
 ORDERED = 29
 SOURCE_UNNAMED = 30
+SCRAMBLED = 31
+SCRAMBLE_KEY = 32
+CROSSED_KIND = 33
+CROSSED_ANCHOR = 34
+CROSSED_PAIR = 35
+CROSSED_OWN = 36  # index 0: how many; from 1 on: which
+CROSSED_OTHERS = 37  # the same
+CROSSED_TIE = 38
+CROSSED_GROUP = 39
 
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -158,12 +167,17 @@ ALL, PART, NONE = 0, 1, 2
 MODE_NAMES = ("all", "part", "none")
 
 # Kinds of selection.
-WHOLE, WINDOW, FOCUSED, WIDE = 0, 1, 2, 3
-KIND_NAMES = ("whole", "window", "focused", "wide")
+WHOLE, WINDOW, FOCUSED, WIDE, CROSSED = 0, 1, 2, 3, 4
+KIND_NAMES = ("whole", "window", "focused", "wide", "crossed")
 
 #: A wide context looks so many measurements far to either side for each that it has room for: a probe that
 #: pings thirty destinations in turn is through with them after one. More would only cost time.
 WIDE_REACH = 32
+
+#: A crossed context has room for so many measurements at least that state their source. Smaller rests are
+#: filled with other kinds, among them the last stretch of a sequence (`fill.LAST_STRETCH`): there what fits
+#: best is taken, and a crossed context would always fit.
+CROSSED_LEAST = 10
 
 # Tokens of a time: the first of a context is absolute; rows are in order and within 1970–2100, so
 # every other one is a delta that four bytes can hold.
@@ -248,6 +262,12 @@ def _fitting(key, most, budget, address, source_bytes, mode, p):
 def shape_of(key, measurements, ipv4, budget, p):
     """The shape of the context `key` of a row with so many measurements, within `budget` tokens."""
     address = 4 if ipv4 else 16
+    if upper(draw(key, CROSSED_KIND, 0)) < p.crossed:
+        longest = 1 + 2 * (address + 1) + p.result_length
+        if budget >= CROSSED_LEAST * longest:
+            # How many it has is known when they are chosen: at most as many as fit without their sources.
+            most = budget // (longest - address - 1)
+            return Shape(NONE, CROSSED, 0, 0, measurements, most, budget)
     chance = upper(draw(key, MODE, 0))
     mode = NONE
     if chance < p.all_times:
