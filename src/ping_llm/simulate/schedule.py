@@ -2,8 +2,8 @@
 
 A probe with c measurements has about 0.8 √c targets (`width`; a slot each), all at one interval from 4
 minutes to 6 hours, from some time on; at the end of the world's days it goes on at their beginning, so that
-all days are alike. Everything is arithmetic on the slot and the round: any stretch of time can be produced without the
-rest, so a world of any length is written in bounded memory.
+all days are alike. Everything is arithmetic on the slot and the round: any stretch of time can be produced
+without the rest, so a world of any length is written in bounded memory.
 """
 
 from typing import NamedTuple
