@@ -1,6 +1,6 @@
 """Crossed and scrambled contexts state what they promise."""
 
-from itertools import islice, pairwise
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -11,8 +11,10 @@ from ping_llm.contexts.crossing import MOST_MEASUREMENTS, MOST_OTHERS, MOST_OWN,
 from ping_llm.contexts.draws import CROSSED
 from ping_llm.contexts.fill import NOTE_COUNT, NOTE_KIND
 from ping_llm.contexts.options import ContextOptions
+from ping_llm.contexts.memory_rows import MemoryRows
 from ping_llm.errors import PingError
 from ping_llm.measurements.addresses import is_ipv4
+from ping_llm.measurements.scramble import SHORT
 from ping_llm.tokens import reference
 from ping_llm.tokens.vocab import Field
 
@@ -84,24 +86,25 @@ def test_every_number_of_own_results_occurs(rows):
 
 
 def test_scrambled_contexts_keep_prefixes_and_hide_addresses(rows):
-    known = {address.tobytes() for address in np.concatenate([rows.block.src, rows.block.dst])}
-    plain = list(_contexts(rows))
-    hidden = list(_contexts(rows, scramble_probability=1.0))
-    assert [len(context) for context in plain] == [len(context) for context in hidden]
-    stated = {
-        s.dst.packed for context in hidden for s in context if s.dst.version == 6
-    }  # of IPv4, one in 2^32 by chance
-    assert not stated & known
+    ipv4 = MemoryRows(rows.read(np.flatnonzero(rows.index.ipv4)))
+    plain, hidden = list(_contexts(ipv4)), list(_contexts(ipv4, scramble_probability=1.0))
     for one, other in zip(plain, hidden, strict=True):
         assert [s.rtt for s in one] == [s.rtt for s in other]
-        names = [s.dst.packed for s in one], [s.dst.packed for s in other]
-        shared = [
-            [next((i for i in range(16) if a[i] != b[i]), 16) for a, b in pairwise(several)]
-            for several in names
-        ]
+        shared = [[_common(s.dst, context[0].dst) for s in context] for context in (one, other)]
         assert shared[0] == shared[1]
-    first = np.array([context[0].dst.known_bytes[0] for context in hidden])
-    assert len(set(first.tolist())) > min(len(first), 256) / 3
+        assert one[0].dst != other[0].dst
+    first = {context[0].dst.known_bytes[0] for context in hidden}
+    assert len(first) > 200
+
+
+def test_pseudonyms_of_ipv6_are_short(rows):
+    contexts = [c for c in _contexts(rows, scramble_probability=1.0) if c[0].dst.version == 6]
+    assert {s.dst.bits for context in contexts for s in context} == {8 * SHORT}
+    assert max(map(len, contexts)) > max(len(c) for c in _contexts(rows) if c[0].dst.version == 6)
+
+
+def _common(one, other):
+    return next((i for i in range(16) if one.packed[i] != other.packed[i]), 16)
 
 
 def _sorted(src, dst, rtt):

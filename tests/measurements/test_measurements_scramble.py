@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix, is_ipv4, parse_prefix
-from ping_llm.measurements.scramble import scramble, scramble_one, scramble_prefix
+from ping_llm.measurements.scramble import (
+    SHORT,
+    SHORT_ENDS,
+    scramble,
+    scramble_one,
+    scramble_prefix,
+    short_into,
+    short_one,
+)
 
 keys = st.integers(0, 2**64 - 1)
 ipv4 = st.binary(min_size=4, max_size=4).map(lambda host: MAPPED_PREFIX + host)
@@ -66,3 +74,26 @@ def test_a_prefix_becomes_the_prefix_of_its_addresses(address, key, data):
 def test_keys_of_each_address():
     addresses = _array(*[parse_prefix("192.0.2.1").packed] * 3)
     assert len({row.tobytes() for row in scramble(addresses, np.array([1, 2, 1], np.uint64))}) == 2
+
+
+@given(one=ipv6, tail=st.binary(min_size=1, max_size=15), key=keys)
+def test_short_pseudonyms_keep_the_prefixes_that_matter(one, tail, key):
+    other = one[: 16 - len(tail)] + tail
+    out = np.empty(16, np.uint8)
+    short_into(out, np.frombuffer(one, np.uint8), np.uint64(key))
+    assert out.tobytes() == short_one(one, key)
+    assert not out[SHORT:].any()
+    shared = _common(one, other)
+    for level, end in enumerate(SHORT_ENDS):
+        if shared >= end:
+            assert short_one(one, key)[: level + 1] == short_one(other, key)[: level + 1]
+
+
+def test_short_pseudonyms_of_different_addresses_differ():
+    random = np.random.default_rng(1)
+    addresses = random.integers(0, 256, (3000, 16), np.uint8)
+    addresses[:, :4] = addresses[0, :4]
+    short = {short_one(address.tobytes(), 7) for address in addresses}
+    assert len(short) > 2990
+    first = {short_one(addresses[0].tobytes(), key)[0] for key in range(2000)}
+    assert len(first) > 250

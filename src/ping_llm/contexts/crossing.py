@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ping_llm.compiled import kernel
-from ping_llm.contexts.context import ORDER_COUNTS, ORDER_STARTS, ORDERS
+from ping_llm.contexts.context import ORDER_COUNTS, ORDER_STARTS, ORDERS, pseudonym_into
 from ping_llm.contexts.draws import (
     CROSSED_ANCHOR,
     CROSSED_GROUP,
@@ -25,13 +25,13 @@ from ping_llm.contexts.draws import (
     FIELD_ORDER,
     ORDERED,
     SCRAMBLE_KEY,
-    SCRAMBLED,
+    address_length,
     below,
     draw,
+    is_scrambled,
     upper,
 )
 from ping_llm.errors import PingError
-from ping_llm.measurements.scramble import scramble_into
 from ping_llm.rows.block import RowBlock
 from ping_llm.tokens.codec import put_address, put_result
 from ping_llm.tokens.vocab import DST_IPV4, DST_IPV6, MEASUREMENT, SRC_IPV4, SRC_IPV6, Field
@@ -181,18 +181,19 @@ def _shuffled(values, begin, end, key, group):
 
 
 @kernel
-def select_crossed(who, to, rtts, key, bound, address, row, crossing, p):
+def select_crossed(who, to, rtts, key, bound, ipv4, row, crossing, p):
     """Sources, destinations and RTTs of a context, in the order in which they are stated; return how many.
 
     None of them is cut: they take at most `bound` tokens with each source stated once.
     """
     row_source, _, _, by_source, s_dst, s_rtt, by_destination, d_src, d_rtt = crossing
-    measurement = 1 + address + 1 + p.result_length
+    address = address_length(ipv4, is_scrambled(key, p))
+    measurement = 1 + address + p.result_length
     source = row_source[row]
     begin, end = by_source[source], by_source[source + 1]
     anchor = begin + below(draw(key, CROSSED_ANCHOR, 0), end - begin)
     asked = s_dst[anchor]
-    room = bound - (address + 1) - measurement
+    room = bound - address - measurement
 
     # Results of the source: at most half of the room, so that IPv6 leaves some to the others.
     wanted = below(draw(key, CROSSED_OWN, 0), MOST_OWN + 1)
@@ -248,7 +249,7 @@ def select_crossed(who, to, rtts, key, bound, address, row, crossing, p):
     many = 0
     for level in range(MOST_TIES, -1, -1):
         for index in range(found):
-            cost = address + 1 + (1 + ties[index]) * measurement
+            cost = address + (1 + ties[index]) * measurement
             if ties[index] == level and many < wanted and cost <= room:
                 taken[many] = index
                 many += 1
@@ -284,11 +285,11 @@ def _shuffle_group(who, to, rtts, begin, end, key, group):
 
 
 @kernel
-def write_crossed(out, position, key, count, who, to, rtts, crossing, p):
+def write_crossed(out, position, key, count, who, to, rtts, ipv4, crossing, p):
     """Write the context's tokens at out[position]; return the position after them."""
     sources, destinations = crossing[1], crossing[2]
     ordered = upper(draw(key, ORDERED, 0)) < p.ordered
-    scrambled = upper(draw(key, SCRAMBLED, 0)) < p.scramble
+    scrambled = is_scrambled(key, p)
     pseudonyms = draw(key, SCRAMBLE_KEY, 0)
     stated = np.empty(16, np.uint8)
     for place in range(count):
@@ -311,12 +312,13 @@ def write_crossed(out, position, key, count, who, to, rtts, crossing, p):
                 position = put_result(out, position, rtts[place], p.encoding, p.clip_limit_ms)
                 continue
             address = sources[who[place]] if field == _SRC else destinations[to[place]]
+            known = 0
             if scrambled:
-                scramble_into(stated, address, pseudonyms)
+                known = pseudonym_into(stated, address, ipv4, 0, pseudonyms)
             else:
                 stated[:] = address
             if field == _SRC:
-                position = put_address(out, position, SRC_IPV4, SRC_IPV6, stated, 0)
+                position = put_address(out, position, SRC_IPV4, SRC_IPV6, stated, known)
             else:
-                position = put_address(out, position, DST_IPV4, DST_IPV6, stated, 0)
+                position = put_address(out, position, DST_IPV4, DST_IPV6, stated, known)
     return position

@@ -16,6 +16,7 @@ import numpy as np
 
 from ping_llm.compiled import kernel
 from ping_llm.hashing import GOLDEN, finalize_one
+from ping_llm.measurements.scramble import SHORT
 
 # What is drawn. The number is part of the hash: never reuse one for another purpose.
 MODE = 1
@@ -234,9 +235,30 @@ def known_destination(key, place, cut, address):
 
 
 @kernel
-def _fitting(key, most, budget, address, source_bytes, mode, p):
-    """The most measurements, up to `most`, whose bound is within the budget; and that bound."""
-    source = address + 1
+def is_scrambled(key, p):
+    """Whether the context states pseudonyms."""
+    return upper(draw(key, SCRAMBLED, 0)) < p.scramble
+
+
+@kernel
+def address_bytes(ipv4, scrambled):
+    """Bytes of a whole address as a context states it: pseudonyms of IPv6 addresses are short."""
+    return 4 if ipv4 or scrambled else 16
+
+
+@kernel
+def address_length(ipv4, scrambled):
+    """Its tokens: the role and the bytes; a short pseudonym is stated as a prefix, so it has an end."""
+    return 5 if ipv4 else SHORT + 2 if scrambled else 17
+
+
+@kernel
+def _fitting(key, most, budget, address, whole, source_bytes, mode, p):
+    """The most measurements, up to `most`, whose bound is within the budget; and that bound.
+
+    `address` is the number of bytes of an address, `whole` that of its tokens.
+    """
+    source = whole
     if source_bytes == UNNAMED:
         source = UNNAMED_LENGTH
     elif source_bytes:
@@ -248,7 +270,7 @@ def _fitting(key, most, budget, address, source_bytes, mode, p):
     for place in range(most):
         bits = draw(key, MEASUREMENT_BITS, place)
         known = known_destination(key, place, lower(bits) < p.prefix, address)
-        total += fixed + (known + 2 if known else address + 1)
+        total += fixed + (known + 2 if known else whole)
         if place == 0 or upper(bits) < p.repeat_source:
             total += source
         timed = total + _time_bound(mode, share, place + 1)
@@ -261,12 +283,13 @@ def _fitting(key, most, budget, address, source_bytes, mode, p):
 @kernel
 def shape_of(key, measurements, ipv4, budget, p):
     """The shape of the context `key` of a row with so many measurements, within `budget` tokens."""
-    address = 4 if ipv4 else 16
+    scrambled = is_scrambled(key, p)
+    address, whole = address_bytes(ipv4, scrambled), address_length(ipv4, scrambled)
     if upper(draw(key, CROSSED_KIND, 0)) < p.crossed:
-        longest = 1 + 2 * (address + 1) + p.result_length
+        longest = 1 + 2 * whole + p.result_length
         if budget >= CROSSED_LEAST * longest:
             # How many it has is known when they are chosen: at most as many as fit without their sources.
-            most = budget // (longest - address - 1)
+            most = budget // (longest - whole)
             return Shape(NONE, CROSSED, 0, 0, measurements, most, budget)
     chance = upper(draw(key, MODE, 0))
     mode = NONE
@@ -281,15 +304,15 @@ def shape_of(key, measurements, ipv4, budget, p):
         source_bytes = 1 + below(draw(key, SOURCE_BYTES, 0), address - 1)
 
     if measurements <= p.per_context:
-        count, bound = _fitting(key, measurements, budget, address, source_bytes, mode, p)
+        count, bound = _fitting(key, measurements, budget, address, whole, source_bytes, mode, p)
         if count == measurements:
             return Shape(mode, WHOLE, source_bytes, 0, measurements, count, bound)
     chance = upper(draw(key, KIND, 0))
     if chance < p.focus + p.wide:
-        count, bound = _fitting(key, measurements, budget, address, source_bytes, mode, p)
+        count, bound = _fitting(key, measurements, budget, address, whole, source_bytes, mode, p)
         kind = FOCUSED if chance < p.focus else WIDE
         return Shape(mode, kind, source_bytes, 0, measurements, count, bound)
     window = log_uniform(key, measurements)
     start = below(draw(key, WINDOW_OFFSET, 0), measurements - window + 1)
-    count, bound = _fitting(key, window, budget, address, source_bytes, mode, p)
+    count, bound = _fitting(key, window, budget, address, whole, source_bytes, mode, p)
     return Shape(mode, WINDOW, source_bytes, start, window, count, bound)

@@ -172,11 +172,10 @@ def fill(
 
             measurements = shape.measurements
             if shape.kind == CROSSED:
-                address = 4 if ipv4 else 16
                 measurements = select_crossed(
-                    who, order, rtts, key, shape.bound, address, block_row[row], crossing, p
+                    who, order, rtts, key, shape.bound, ipv4, block_row[row], crossing, p
                 )
-                end = write_crossed(out, position, key, measurements, who, order, rtts, crossing, p)
+                end = write_crossed(out, position, key, measurements, who, order, rtts, ipv4, crossing, p)
             else:
                 select(chosen, marks, ranks, focus, key, shape, words, begin, count, p)
                 arrange(order, timed, chosen, loose, key, shape.mode, shape.measurements)

@@ -6,7 +6,6 @@ byte. It is a hundred times slower.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import islice, permutations
 from math import factorial
 
@@ -39,8 +38,8 @@ from ping_llm.contexts.draws import (
 )
 from ping_llm.contexts.options import Parameters
 from ping_llm.hashing import GOLDEN_INT, MASK, finalize_int
-from ping_llm.measurements.addresses import unnamed
-from ping_llm.measurements.scramble import scramble_one
+from ping_llm.measurements.addresses import Prefix, unnamed
+from ping_llm.measurements.scramble import SHORT, scramble_one, short_one
 from ping_llm.rows.block import RowBlock
 from ping_llm.tokens import reference as tokens
 from ping_llm.tokens.rtt import RttEncoding
@@ -111,13 +110,25 @@ def known_destination(key: int, place: int, address: int, p: Parameters) -> int:
     return 0
 
 
+def is_scrambled(key: int, p: Parameters) -> bool:
+    return chance(draw(key, draws.SCRAMBLED, 0)) < p.scramble
+
+
+def address_bytes(ipv4: bool, scrambled: bool) -> int:
+    return 4 if ipv4 or scrambled else 16
+
+
+def address_length(ipv4: bool, scrambled: bool) -> int:
+    return 5 if ipv4 else 6 if scrambled else 17
+
+
 def fitting(
-    key: int, most: int, budget: int, address: int, source_bytes: int, mode: int, p: Parameters
+    key: int, most: int, budget: int, address: int, length: int, source_bytes: int, mode: int, p: Parameters
 ) -> tuple[int, int]:
     def stated(known: int) -> int:
         if known == UNNAMED:
             return UNNAMED_LENGTH
-        return known + 2 if known else address + 1
+        return known + 2 if known else length
 
     untimed = bound = 0
     for place in range(most):
@@ -133,10 +144,11 @@ def fitting(
 
 
 def shape_of(key: int, measurements: int, ipv4: bool, budget: int, p: Parameters) -> Shape:
-    address = 4 if ipv4 else 16
-    longest = 1 + 2 * (address + 1) + p.result_length
+    scrambled = is_scrambled(key, p)
+    address, length = address_bytes(ipv4, scrambled), address_length(ipv4, scrambled)
+    longest = 1 + 2 * length + p.result_length
     if chance(draw(key, draws.CROSSED_KIND, 0)) < p.crossed and budget >= CROSSED_LEAST * longest:
-        return Shape(NONE, CROSSED, 0, 0, measurements, budget // (longest - address - 1), budget)
+        return Shape(NONE, CROSSED, 0, 0, measurements, budget // (longest - length), budget)
     of_mode = chance(draw(key, draws.MODE, 0))
     mode = ALL if of_mode < p.all_times else PART if of_mode < p.all_times + p.part_times else NONE
     source_bytes = 0
@@ -145,17 +157,17 @@ def shape_of(key: int, measurements: int, ipv4: bool, budget: int, p: Parameters
     elif chance(draw(key, draws.SOURCE_CUT, 0)) < p.source_prefix:
         source_bytes = 1 + below(draw(key, draws.SOURCE_BYTES, 0), address - 1)
     if measurements <= p.per_context:
-        count, bound = fitting(key, measurements, budget, address, source_bytes, mode, p)
+        count, bound = fitting(key, measurements, budget, address, length, source_bytes, mode, p)
         if count == measurements:
             return Shape(mode, WHOLE, source_bytes, 0, measurements, count, bound)
     of_kind = chance(draw(key, draws.KIND, 0))
     if of_kind < p.focus + p.wide:
-        count, bound = fitting(key, measurements, budget, address, source_bytes, mode, p)
+        count, bound = fitting(key, measurements, budget, address, length, source_bytes, mode, p)
         kind = FOCUSED if of_kind < p.focus else WIDE
         return Shape(mode, kind, source_bytes, 0, measurements, count, bound)
     window = log_uniform(key, measurements)
     start = below(draw(key, draws.WINDOW_OFFSET, 0), measurements - window + 1)
-    count, bound = fitting(key, window, budget, address, source_bytes, mode, p)
+    count, bound = fitting(key, window, budget, address, length, source_bytes, mode, p)
     return Shape(mode, WINDOW, source_bytes, start, window, count, bound)
 
 
@@ -239,11 +251,18 @@ def choose_in_order(key: int, purpose: int, size: int, count: int) -> set[int]:
     return taken
 
 
-def pseudonym(key: int, p: Parameters) -> Callable[[bytes], bytes]:
+def pseudonym(key: int, p: Parameters) -> Callable[[bytes], Prefix]:
     """How a context states addresses: as they are, or scrambled."""
-    if chance(draw(key, draws.SCRAMBLED, 0)) >= p.scramble:
-        return lambda packed: packed
-    return partial(scramble_one, key=draw(key, draws.SCRAMBLE_KEY, 0))
+    scrambled, of_context = is_scrambled(key, p), draw(key, draws.SCRAMBLE_KEY, 0)
+
+    def stated(packed: bytes) -> Prefix:
+        if not scrambled:
+            return whole(packed)
+        if whole(packed).version == 4:
+            return whole(scramble_one(packed, of_context))
+        return Prefix(short_one(packed, of_context), 8 * SHORT)
+
+    return stated
 
 
 def context_tokens(
@@ -251,15 +270,15 @@ def context_tokens(
 ) -> list[int]:
     begin, end = int(block.offsets[row]), int(block.offsets[row + 1])
     stated_as = pseudonym(key, p)
-    source = whole(stated_as(block.src[row].tobytes()))
+    source = stated_as(block.src[row].tobytes())
     source = unnamed(source.version) if shape.source_bytes == UNNAMED else cut(source, shape.source_bytes)
     chosen = select(key, shape, [address.tobytes() for address in block.dst[begin:end]], p)
     ordered = chance(draw(key, draws.ORDERED, 0)) < p.ordered
     statements = []
     for place, (index, timed) in enumerate(arrange(key, shape.mode, chosen)):
         at = begin + index
-        destination = whole(stated_as(block.dst[at].tobytes()))
-        known = known_destination(key, place, destination.address_bits // 8, p)
+        destination = stated_as(block.dst[at].tobytes())
+        known = known_destination(key, place, destination.bits // 8, p)
         size, errors, msm_id = int(block.size[at]), int(block.packet_error_count[at]), int(block.msm_id[at])
         stated = {
             Field.SRC: states_source(key, place, p),
@@ -302,7 +321,7 @@ def crossed_pairs(
     source: int,
     measured: Mapping[tuple[int, int], list[float]],
     p: Parameters,
-    address: int,
+    ipv4: bool,
 ) -> list[tuple[int, int, float]]:
     """Source, destination and RTT of each measurement of a crossed context.
 
@@ -317,8 +336,9 @@ def crossed_pairs(
     )
     anchor = below(draw(key, draws.CROSSED_ANCHOR, 0), len(own_results))
     asked = own_results[anchor][0]
-    measurement = 1 + address + 1 + p.result_length
-    room = bound - (address + 1) - measurement
+    address = address_length(ipv4, is_scrambled(key, p))
+    measurement = 1 + address + p.result_length
+    room = bound - address - measurement
 
     wanted = below(draw(key, draws.CROSSED_OWN, 0), MOST_OWN + 1)
     pair = chance(draw(key, draws.CROSSED_PAIR, 0)) < PAIR_SHARE
@@ -357,7 +377,7 @@ def crossed_pairs(
         looked_at[who] = results
     groups: list[tuple[int, list[tuple[int, float]]]] = []
     for who, results in sorted(looked_at.items(), key=lambda item: -len(item[1])):
-        cost = address + 1 + len(results) * measurement
+        cost = address + len(results) * measurement
         if len(groups) < wanted and cost <= room:
             groups.append((who, results))
             room -= cost
@@ -392,8 +412,8 @@ def crossed_tokens(
         statements.append(
             Statement(
                 order=nth_permutation(fields, which),
-                src=whole(stated_as(source)),
-                dst=whole(stated_as(destination)),
+                src=stated_as(source),
+                dst=stated_as(destination),
                 rtt=rtt,
             )
         )

@@ -171,7 +171,7 @@ class ReferenceBatches:
         if shape.kind != draws.CROSSED:
             return context_tokens(key, shape, block, 0, self._p, self._encoding)
         source = self._sources.index(block.src[0].tobytes())
-        pairs = crossed_pairs(key, shape.bound, source, self._measured, self._p, 4 if self._ipv4[row] else 16)
+        pairs = crossed_pairs(key, shape.bound, source, self._measured, self._p, self._ipv4[row])
         named = [(self._sources[who], self._destinations[to], rtt) for who, to, rtt in pairs]
         return crossed_tokens(key, named, self._p, self._encoding)
 
