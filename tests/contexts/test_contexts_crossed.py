@@ -10,8 +10,8 @@ from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.crossing import MOST_MEASUREMENTS, MOST_OTHERS, MOST_OWN, MOST_TIES, Crossing
 from ping_llm.contexts.draws import CROSSED
 from ping_llm.contexts.fill import NOTE_COUNT, NOTE_KIND
-from ping_llm.contexts.options import ContextOptions
 from ping_llm.contexts.memory_rows import MemoryRows
+from ping_llm.contexts.options import ContextOptions
 from ping_llm.errors import PingError
 from ping_llm.measurements.addresses import is_ipv4
 from ping_llm.measurements.scramble import SHORT
