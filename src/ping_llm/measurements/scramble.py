@@ -17,7 +17,7 @@ import numpy as np
 from ping_llm.compiled import kernel
 from ping_llm.hashing import GOLDEN, GOLDEN_INT, MASK, finalize_int, finalize_one
 from ping_llm.measurements.address_kernels import is_ipv4_bytes
-from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix
+from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix, is_ipv4
 
 _BYTE = np.uint64(255)
 _ONE = np.uint64(1)
@@ -70,6 +70,12 @@ def _scramble_all(out: np.ndarray, packed: np.ndarray, keys: np.ndarray) -> None
         scramble_into(out[row], packed[row], keys[row])
 
 
+@kernel
+def _short_all(out: np.ndarray, packed: np.ndarray, key: np.uint64) -> None:
+    for row in range(len(packed)):
+        short_into(out[row], packed[row], key)
+
+
 def scramble(packed: np.ndarray, keys: np.ndarray | int) -> np.ndarray:
     """The pseudonyms of packed addresses, uint8 [n, 16], under one key or a key for each."""
     packed = np.ascontiguousarray(packed, np.uint8)
@@ -78,12 +84,28 @@ def scramble(packed: np.ndarray, keys: np.ndarray | int) -> np.ndarray:
     return out
 
 
-def scramble_prefix(prefix: Prefix, key: int) -> Prefix:
-    """The pseudonym of a prefix that ends at a byte: the prefix of its addresses' pseudonyms."""
+def pseudonyms(packed: np.ndarray, key: int) -> tuple[np.ndarray, int]:
+    """As a context states addresses of one IP version under a key, and how many bytes of each; 0: all."""
+    packed = np.ascontiguousarray(packed, np.uint8)
+    if not len(packed) or is_ipv4(packed[:1])[0]:
+        return scramble(packed, key), 0
+    out = np.empty_like(packed)
+    _short_all(out, packed, np.uint64(key))
+    return out, SHORT
+
+
+def pseudonym(prefix: Prefix, key: int) -> Prefix:
+    """The pseudonym of an address, or of a prefix that ends at a byte.
+
+    One of IPv6 ends where a short pseudonym has a byte for it: /32, /48, /64 or the whole.
+    """
     packed = np.frombuffer(prefix.packed, np.uint8)[None]
-    whole = scramble(packed, key)[0]
-    whole[prefix.packed_length :] = 0
-    return Prefix(whole.tobytes(), prefix.bits)
+    whole, known = pseudonyms(packed, key)
+    stated = 12 + prefix.bits // 8
+    if known:
+        stated = known = max(1, sum(prefix.bits // 8 >= end for end in SHORT_ENDS))
+    whole[0, stated:] = 0
+    return Prefix(whole.tobytes(), 8 * known if known else prefix.bits)
 
 
 def short_one(packed: bytes, key: int) -> bytes:
