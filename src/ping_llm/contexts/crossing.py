@@ -9,7 +9,7 @@ The measurements are held in memory in two orders, by source and by destination:
 function of its key and of these orders.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -83,21 +83,30 @@ class Crossing:
     def of(cls, block: RowBlock) -> "Crossing":
         """From all rows; those without a measurement are left out."""
         counts = np.diff(block.offsets)
-        sources, source_of_row = _numbered(block.src)
-        destinations, dst = _numbered(block.dst)
+        sources, source_of_row = numbered(block.src)
+        destinations, dst = numbered(block.dst)
         src = np.repeat(source_of_row, counts)
-        order = np.lexsort((dst, src))  # stable: equal pairs stay in the order of the rows
+        made = cls.of_pairs(sources, destinations, src, dst, block.rtt)
+        return replace(made, row_source=np.where(counts > 0, source_of_row, -1).astype(np.int32))
+
+    @classmethod
+    def of_pairs(
+        cls, sources: np.ndarray, destinations: np.ndarray, src: np.ndarray, dst: np.ndarray, rtt: np.ndarray
+    ) -> "Crossing":
+        """From measurements of numbered sources to numbered destinations; without rows."""
+        src, dst = src.astype(np.int32), dst.astype(np.int32)
+        order = np.lexsort((dst, src))  # stable: equal pairs stay in their order
         back = np.lexsort((src, dst))
         return cls(
-            np.where(counts > 0, source_of_row, -1).astype(np.int32),
+            np.zeros(0, np.int32),
             sources,
             destinations,
             np.searchsorted(src[order], np.arange(len(sources) + 1)),
             dst[order],
-            block.rtt[order],
+            rtt[order],
             np.searchsorted(dst[back], np.arange(len(destinations) + 1)),
             src[back],
-            block.rtt[back],
+            rtt[back],
         )
 
     @classmethod
@@ -128,7 +137,7 @@ class Crossing:
         )
 
 
-def _numbered(addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def numbered(addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The different addresses in the order of their bytes, and the number of each, int32."""
     words = np.ascontiguousarray(addresses).view(">u8").reshape(-1, 2)
     order = np.lexsort((words[:, 1], words[:, 0]))
@@ -140,7 +149,7 @@ def _numbered(addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @kernel
-def _first_not_below(values, begin, end, wanted):
+def first_not_below(values, begin, end, wanted):
     while begin < end:
         middle = (begin + end) >> 1
         if values[middle] < wanted:
@@ -158,9 +167,9 @@ def _place(key, purpose, turn, values, begin, end, near):
         if upper(bits) >= NEIGHBOUR_SHARE:
             return np.int64(-1)
         if turn == 0:
-            at = _first_not_below(values, begin, end, near) - 1
+            at = first_not_below(values, begin, end, near) - 1
             return at if at >= begin else np.int64(-1)
-        at = _first_not_below(values, begin, end, near + 1)
+        at = first_not_below(values, begin, end, near + 1)
         return at if at < end else np.int64(-1)
     return begin + below(draw(key, purpose, turn + 1), end - begin)
 
@@ -238,8 +247,8 @@ def select_crossed(who, to, rtts, key, bound, ipv4, row, crossing, p):
                     break
                 if own_dst[index] == asked:
                     continue
-                begins = _first_not_below(s_dst, opens, closes, own_dst[index])
-                ends = _first_not_below(s_dst, begins, closes, own_dst[index] + 1)
+                begins = first_not_below(s_dst, opens, closes, own_dst[index])
+                ends = first_not_below(s_dst, begins, closes, own_dst[index] + 1)
                 if begins < ends:
                     pick = begins + below(draw(key, CROSSED_TIE, (found << 16) + index), ends - begins)
                     tie[found, ties[found]] = pick
