@@ -46,6 +46,11 @@ def packaged() -> Path:
     return Path(str(resources.files("ping_llm.model") / "packaged" / NAME))
 
 
+def is_packaged(source: str | Path) -> bool:
+    """Whether a run's name means the packaged model: a folder of that name goes before."""
+    return str(source) == NAME and not Path(NAME).exists()
+
+
 @cache
 def packaged_model() -> "Model":
     from ping_llm.answer.model import Model
