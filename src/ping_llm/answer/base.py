@@ -1,6 +1,6 @@
 """`base`, the model in the package: it has never seen the data that it is asked about.
 
-It answers from measurements alone: rows or files (`about`), or the contexts of the questions. Its network is
+It answers from measurements alone: rows or files (`about`), or the context of a question. Its network is
 shown them, simple methods are fitted to them, and the recipe says how far each is trusted.
 """
 
@@ -87,14 +87,26 @@ class BaseModel(Model):
             columns = data.columns() if isinstance(data, Data) else _read(Path(data))
             return self.about(columns).rtt_stream(questions, raw=raw, method=method)
         if self.stack is None:
-            contexts = [q.context.columns() for q in questions if q.context is not None and len(q.context)]
-            if not contexts:
-                raise UsageError(_NOTHING)
-            about = self.about(Columns.concatenate(contexts))
-            return about.rtt_stream([replace(q, context=None) for q in questions], raw=raw, method=method)
+            return self._from_contexts(questions, raw, method)
         alone = raw or method in (RAW, NETWORK)
         made = super().rtt_stream(questions, method=NAME if alone else method)
         return ((index, _from_data(answer)) for index, answer in made)
+
+    def _from_contexts(
+        self, questions: Sequence[Question], raw: bool, method: str
+    ) -> Iterator[tuple[int, RttAnswer]]:
+        """Each question from its own context alone, whatever is asked together."""
+        groups: dict[int, list[int]] = {}
+        for index, question in enumerate(questions):
+            if question.context is None or not len(question.context):
+                raise UsageError(_NOTHING)
+            groups.setdefault(id(question.context), []).append(index)
+        for chosen in groups.values():
+            known = questions[chosen[0]].context
+            assert known is not None
+            asked = [replace(questions[index], context=None) for index in chosen]
+            for number, answer in self.about(known.columns()).rtt_stream(asked, raw=raw, method=method):
+                yield chosen[number], answer
 
 
 def _from_data(answer: RttAnswer) -> RttAnswer:

@@ -38,6 +38,7 @@ COMPONENTS = (
     "by source",
     "by destination",
     "prefixes",
+    "vivaldi",
     "neighbours",
     "pair weighted",
     "pair recent",

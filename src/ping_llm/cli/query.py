@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ping_llm.answer.context import Context
     from ping_llm.answer.model import Model
 
-RUN = typer.Argument(help="Run, checkpoint or export.", show_default=False)
+RUN = typer.Argument(help="Run, checkpoint or export, or base, the model in the package.", show_default=False)
 OPTIONAL_RUN = typer.Argument(
     None,
     help="Run, checkpoint or export.  [default: base, the model in the package, which answers from --data "
