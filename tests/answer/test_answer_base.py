@@ -244,5 +244,20 @@ def test_query_without_anything_says_what_is_missing():
     assert "never seen your network" in str(result.exception) + result.output
 
 
+def test_results_of_a_file_are_scored_by_the_rest_of_it(file):
+    result = CliRunner().invoke(app, ["query", "score", "base", str(file), "--json"])
+    assert result.exit_code == 0, result.output
+    values = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len(values) == 95
+    assert all(value["bits"] > 0 for value in values)
+
+
+def test_what_needs_addresses_is_refused(plane):
+    with pytest.raises(UsageError, match="knows no addresses"):
+        plane.complete("20.0.1.7")
+    with pytest.raises(UsageError, match="knows no addresses"):
+        plane.inverse("20.0.1.7", 10, 20)
+
+
 def test_the_weights_are_small():
     assert sum(entry.stat().st_size for entry in packaged().iterdir()) < 4_000_000

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ping_llm.answer.answering import RAW, STACK, RttAnswer
 from ping_llm.answer.context import Context, Question
@@ -91,6 +91,14 @@ class BaseModel(Model):
         alone = raw or method in (RAW, NETWORK)
         made = super().rtt_stream(questions, method=NAME if alone else method)
         return ((index, _from_data(answer)) for index, answer in made)
+
+    def _knows_no_addresses(self, *arguments: Any, **options: Any) -> NoReturn:
+        raise UsageError(
+            "the packaged model knows no addresses, it only infers RTTs: to complete, invert, generate or "
+            "score addresses, fit a model (`ping-llm fit`)"
+        )
+
+    complete = sample_addresses = inverse = generate = scorer = _knows_no_addresses
 
     def _from_contexts(
         self, questions: Sequence[Question], raw: bool, method: str

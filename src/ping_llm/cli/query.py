@@ -227,7 +227,10 @@ def score(
         raise UsageError(f"--above must be between 0 and 1, such as 0.99, not {above:g}")
     if raw and (above is not None or anomalies is not None):
         raise UsageError("--raw excludes --anomalies and --above, which compare calibrated answers")
-    model = load(run, data, no_data)
+    from ping_llm.answer.methods.pretrained import is_packaged
+
+    # The packaged model compares the results of a file with the rest of it, unless it is given other data.
+    model = load(run, file if is_packaged(run) and data is None else data, no_data)
     if anomalies is not None or above is not None:
         print_anomalies(model, file, anomalies, limit, as_json, png, above)
     elif raw or model.stack is None:
