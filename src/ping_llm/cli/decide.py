@@ -124,7 +124,7 @@ def _explanation_text(made: "Explanation") -> str:
 
 
 def matrix(
-    run: Path = query.OPTIONAL_RUN,
+    run: Path | None = query.OPTIONAL_RUN,
     src: str = typer.Option(..., "--src", help=f"Sources. {_ADDRESSES}"),
     dst: str = typer.Option(..., "--dst", help=f"Destinations. {_ADDRESSES}"),
     out: Path = typer.Option(..., "--out", help="Folder to write; a second start goes on in it."),
@@ -148,10 +148,11 @@ def matrix(
     from ping_llm.tables import print_json
 
     sources, destinations = _addresses(src, "--src"), _addresses(dst, "--dst")
-    if run is None:
+    if run is None and method not in query.OF_A_MODEL:
         ask = query.simple_method(method, data).rtt_stream
     else:
-        ask = partial(query.load(run, data, no_data).rtt_stream, method=method)
+        model, _ = query.load_with(run, data, no_data, None)
+        ask = partial(model.rtt_stream, method=method)
     origin = f"{'' if run is None else run.resolve()} {'' if data is None else data.resolve()} {method}"
     table = matrices.matrix(ask, sources, destinations, out, at=at, origin=origin)
     written = [table]

@@ -25,6 +25,8 @@ OPTIONAL_RUN = typer.Argument(
     "or --context]",
     show_default=False,
 )
+#: Methods that only a model has; without a run, they are those of the packaged one.
+OF_A_MODEL = ("stack", "network")
 SRC = typer.Option(None, "--src", help="Source address or prefix (203.0.113.0/24, 203.0.113.?).")
 DST = typer.Option(None, "--dst", help="Destination address or prefix.")
 AT = typer.Option(
@@ -93,9 +95,7 @@ def drawn(png: Path | None) -> Iterator[Path | None]:
 def simple_method(name: str, data: Path | None) -> "SimpleModel":
     """A simple method fitted to probe rows, with the interface of a run."""
     if data is None:
-        raise UsageError("without a run, --method (a simple method) and --data must be given")
-    if name in ("stack", "network"):
-        raise UsageError(f"--method {name} needs a run; without one, choose a simple method such as recent")
+        raise UsageError("without a run, a simple method needs --data: the rows that it is fitted to")
     from ping_llm.answer.answering import SimpleModel
 
     return SimpleModel(name, data)

@@ -83,7 +83,7 @@ def rtt(
 
     elif token_file is not None or ca is not None:
         raise UsageError("--token-file and --ca need --url")
-    elif run is None and method not in ("stack", "network"):
+    elif run is None and method not in query.OF_A_MODEL:
         ask = query.simple_method(method, data).rtt_stream
     else:
         model, context = query.load_with(run, data, no_data, context)
