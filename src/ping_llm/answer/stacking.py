@@ -112,7 +112,7 @@ def fit_stack(
     )  # fmt: skip
     shift, scale = recalibration(held, draft.weights)
     draft = replace(draft, shift=shift, scale=scale)
-    share, own, figures = _points(draft, parts, held)
+    share, own, figures = single_numbers([(draft, part) for part in parts], held)
     used = [i for i, name in enumerate(components) if name == NETWORK or (weights[:, i] > 0).any()]
     draft = replace(
         draft,
@@ -226,13 +226,19 @@ def recalibration(held: Held, by_cell: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return shift, scale
 
 
-def _points(
-    stack: Stack, parts: Sequence[Part], held: Held
+def single_numbers(
+    asked: Sequence[tuple[Stack, Part]], held: Held
 ) -> tuple[np.ndarray, tuple[str, ...], dict[str, Any]]:
-    """The rules for the single number, and what the stack makes of the held-out questions."""
+    """The rules for the single number, and what the stack makes of the held-out questions.
+
+    Args:
+      asked: the parts of the questions, each with the stack that answers it; all have the same weights.
+      held: all of the questions.
+    """
     errors = {share: [] for share in _SHARES}  # type: dict[float, list[np.ndarray]]
     inside, bits, start = [], [], 0
-    for part in parts:
+    stack = asked[0][0]
+    for stack, part in asked:
         end = start + len(part.rtt)
         own = None
         if held.curves is not None:

@@ -72,6 +72,9 @@ class Held:
             name: np.concatenate([getattr(held, name) for held in several])
             for name in ("rtt", "failure", "below", "products")
         }
+        points = [held.points for held in several if held.points is not None]
+        if len(points) == len(several):
+            joined["points"] = np.concatenate(points)
         known = Evidence.concatenate([held.known for held in several])
         return cls(**joined, known=known, ends=np.concatenate(ends), curves=None)
 

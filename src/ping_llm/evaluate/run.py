@@ -10,20 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ping_llm.answer import network
 from ping_llm.answer.base import BaseModel
-from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID
-from ping_llm.answer.methods.base import Answering, Method
+from ping_llm.answer.methods.base import Answering
 from ping_llm.answer.methods.pretrained import NAME, is_packaged, packaged
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.model import Model
 from ping_llm.answer.network import ALSO_UNNAMED, Asking
 from ping_llm.answer.recipe import FILE as RECIPE_FILE
+from ping_llm.answer.recipe import Answered
 from ping_llm.answer.show import moment_text
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate import report
@@ -34,8 +34,7 @@ from ping_llm.evaluate.seen import notes, shares, warning
 from ping_llm.files import whole_file, write_json
 from ping_llm.locks import only_writer
 from ping_llm.measurements.addresses import unpack
-from ping_llm.measurements.columns import Columns, Queries
-from ping_llm.measurements.history import History
+from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.progress import Progress
@@ -198,27 +197,10 @@ def _answer_by_base(model: BaseModel, test: Test) -> dict[str, Scores]:
         asked, rtt = queries.take(rows), test.asked.rtt[rows]
         context = test.context.limited(limit[rows] if isinstance(limit, np.ndarray) else limit)
         own = stack.methods[NAME].predict(asked, context)
-        known = replace(stack, methods={**stack.methods, NAME: _Answered(own)})
+        known = replace(stack, methods={**stack.methods, NAME: Answered(own)})
         parts["network"].append(Scores.of(own, rtt))
         parts["stack"].append(Scores.of(known.answer(None, asked, context).distributions, rtt))
     return {name: Scores.concatenate(several) for name, several in parts.items()}
-
-
-class _Answered(Method):
-    """Answers that are there already, to the questions that are asked next."""
-
-    name = NAME
-
-    def __init__(self, answers: RttDistributions):
-        self._answers = answers
-
-    def fit(self, train: Columns) -> Self:
-        return self
-
-    def predict(self, queries: Queries, context: History) -> RttDistributions:
-        # The network has a weight in every cell of a recipe, so all of a chunk are asked at once.
-        assert len(queries) == len(self._answers)
-        return self._answers
 
 
 def write_answers(path: Path, tests: Sequence[Test], scores: dict[str, Scores]) -> None:
