@@ -65,6 +65,8 @@ def matrix(
         twice = [name for name, count in Counter(given).items() if count > 1]
         if twice:
             raise UsageError(f"the {words} {twice[0]} is listed twice")
+        for end in given:
+            Question.of(end)
     asked = {"sources": list(sources), "destinations": list(destinations), "at": at, "origin": origin}
     table = out / "matrix.parquet"
     with only_writer(out, "matrix"):
@@ -74,6 +76,8 @@ def matrix(
                 raise UsageError(f"{out} holds another matrix: give another --out")
         elif any(path.name != ".lock" for path in out.iterdir()):
             raise UsageError(f"{out} is not empty and holds no matrix: give another --out")
+        else:
+            _row(ask, sources[0], destinations[:1], at)  # what cannot be asked is refused before it is begun
         write_json(saved, asked)
         rows = out / "rows"
         rows.mkdir(exist_ok=True)
