@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from ping_llm.answer.context import Context
     from ping_llm.answer.model import Model
 
-RUN = typer.Argument(help="Run, checkpoint or export.", show_default=False)
+RUN = typer.Argument(help="Run, checkpoint or export, or base, the model in the package.", show_default=False)
 OPTIONAL_RUN = typer.Argument(
     None,
-    help="Run, checkpoint or export. Without one, --method must be a simple method and --data be given.",
+    help="Run, checkpoint or export.  [default: base, the model in the package, which answers from --data "
+    "or --context]",
     show_default=False,
 )
 SRC = typer.Option(None, "--src", help="Source address or prefix (203.0.113.0/24, 203.0.113.?).")
@@ -231,7 +232,10 @@ def score(
         raise UsageError(f"--above must be between 0 and 1, such as 0.99, not {above:g}")
     if raw and (above is not None or anomalies is not None):
         raise UsageError("--raw excludes --anomalies and --above, which compare calibrated answers")
-    model = load(run, data, no_data)
+    from ping_llm.answer.methods.pretrained import is_packaged
+
+    # The packaged model compares the results of a file with the rest of it, unless it is given other data.
+    model = load(run, file if is_packaged(run) and data is None else data, no_data)
     if anomalies is not None or above is not None:
         print_anomalies(model, file, anomalies, limit, as_json, png, above)
     elif raw or model.stack is None:
@@ -282,6 +286,20 @@ def load(run: Path, data: Path | None, no_data: bool) -> "Model":
     if model.data_note:
         typer.echo(f"note: {model.data_note}", err=True)
     return model
+
+
+def load_with(
+    run: Path | None, data: Path | None, no_data: bool, context: Path | None
+) -> "tuple[Model, Path | None]":
+    """The model and the context that is left to read: the packaged model takes any file as its data."""
+    from ping_llm.answer.methods.pretrained import NAME, is_packaged
+
+    run = run or Path(NAME)
+    if not is_packaged(run) or context is None:
+        return load(run, data, no_data), context
+    if data is not None:
+        raise UsageError("--data and --context exclude each other: the packaged model answers from either")
+    return load(run, context, no_data), None
 
 
 def _range(text: str) -> tuple[float, float]:

@@ -83,10 +83,10 @@ def rtt(
 
     elif token_file is not None or ca is not None:
         raise UsageError("--token-file and --ca need --url")
-    elif run is None:
+    elif run is None and method not in ("stack", "network"):
         ask = query.simple_method(method, data).rtt_stream
     else:
-        model = query.load(run, data, no_data)
+        model, context = query.load_with(run, data, no_data, context)
 
         def ask(questions: "Sequence[Question]") -> "Iterator[tuple[int, RttAnswer]]":
             return model.rtt_stream(questions, raw=raw, method=method, all_orders=all_orders)
