@@ -10,6 +10,8 @@ import pytest
 from ping_llm.model import export
 from ping_llm.model.config import ModelConfig
 from ping_llm.model.random import random_tensors
+from ping_llm.simulate.options import WorldOptions
+from ping_llm.simulate.write import simulate
 
 CONFIG = ModelConfig(layers=1, width=16, heads=2, kv_heads=2, head_dim=8, mlp_width=16, max_length=64)
 RTT = ("query", "rtt", "MODEL", "--src", "192.0.2.1", "--dst", "192.0.2.2")
@@ -95,3 +97,52 @@ def test_a_file_in_the_place_of_a_folder(place, words, says, code):
     assert says in done.stderr
     assert "unexpected" not in done.stderr
     assert done.returncode == code
+
+
+WITHOUT_SKLEARN = "import sys; sys.modules['sklearn'] = None; from ping_llm.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("baselines", "says"),
+    [
+        ("all", 'note: without boosted, which needs pip install "ping-llm[evaluate]"'),
+        ("global,boosted", 'this needs sklearn, which is not installed: pip install "ping-llm[evaluate]"'),
+    ],
+)
+def test_a_method_whose_package_is_missing_is_said_before_an_evaluation(baselines, says, tmp_path):
+    simulate(tmp_path / "world", WorldOptions(measurements=1500, probes=15, targets=6, days=2))
+    # The world that does not exist ends what would take half a minute; without it, `all` goes on.
+    words = ["evaluate", "--data", "world", "--out", "report", "--baselines", baselines, "--world", "none"]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SKLEARN, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.startswith(says if baselines == "all" else f"ping-llm: {says}")
+    assert ("none" in done.stderr) == (baselines == "all")
+    assert done.returncode
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ("train", "tiny", "--rows", "rows", "--steps", "5"),
+            "there is no option --steps; keys of the config",
+        ),
+        (("query", "rtt", "MODEL", "--src", "example.net", "--dst", "192.0.2.2"), "getent hosts example.net"),
+        (("query", "rtt", "MODEL", "--src", "10.0.0/8", "--dst", "192.0.2.2"), "write 10.0.0.0/8"),
+        (("query", "rtt", "MODEL", "--src", "192.0.2.1", "--dst", "192.0.2.2", "--at", "later"), "later"),
+        (("query", "inverse", "MODEL", "--src", "192.0.2.1", "--rtt", "20-10"), "a smaller to a larger RTT"),
+    ],
+)
+def test_what_was_probably_meant_is_said(place, words, says):
+    done = ask(place, *words)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+def test_now_is_a_time(place):
+    assert ask(place, *RTT, "--at", "now").returncode == 0

@@ -170,7 +170,7 @@ def build_rows(
     """Group measurements by source into probe rows, which training reads and answers look back on.
 
     Args:
-      data: Parquet files or folders of measurements, or a table of measurements in memory.
+      data: whatever `read` takes.
       out: folder of the rows.
       group_by: `src_addr` or `probe_id`.
       max_row_mib: size at which a long history is cut into several rows.
@@ -186,7 +186,10 @@ def build_rows(
     options = RowOptions(max_row_mib=max_row_mib, group_by=group_by)
     how = RunOptions(workers=workers, memory_limit=memory_limit)
     if not is_table(data):
-        return run(_names(data), out, options, how)
+        from ping_llm.ingest.tabled import as_tables
+
+        with as_tables(_names(data), Path(out)) as tables:
+            return run(tables, out, options, how)
     kept = _write_beside(data, Path(out))
     try:
         return run([kept], out, options, how)
@@ -305,7 +308,7 @@ def evaluate(
     Needs `ping-llm[query]`. An interrupted call resumes when it is made again.
 
     Args:
-      data: measurements (Parquet), or a folder with the parts train and test.
+      data: files or folders that `read` takes, or a folder with the parts train and test.
       out: folder of the report: report.html, report.json and pictures.
       run: run or export to measure; without one, only the simple methods are.
       queries: questions of each test at most; 0 for all.

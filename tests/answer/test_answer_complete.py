@@ -9,7 +9,9 @@ import pytest
 from answer_oracle import log_probabilities
 
 from ping_llm.answer import complete
+from ping_llm.answer.address_tree import AddressTree
 from ping_llm.answer.context import Question
+from ping_llm.answer.show import completions_text
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import parse_prefix
 from ping_llm.tokens.vocab import BYTE0, RTT, Field
@@ -68,6 +70,29 @@ def test_top_k_is_exact_where_not_everything_is_expanded(model):
     best = np.argsort(-joint.ravel(), kind="stable")[:40]
     assert [int.from_bytes(one.address.packed[14:]) for one in answer.best] == best.tolist()
     np.testing.assert_allclose([one.probability for one in answer.best], joint.ravel()[best], rtol=1e-4)
+
+
+def test_a_search_that_is_cut_short_says_so(model, monkeypatch):
+    """It takes as many passes as are allowed, and what it has found are the most probable ones."""
+    asked = []
+    after = AddressTree._after
+    monkeypatch.setattr(AddressTree, "_after", lambda tree, paths: asked.append(1) or after(tree, paths))
+    whole = model.complete("192.0.2.1", "198.51.0.0/16", count=40, passes=1000)
+    needed = len(asked)
+    assert whole.exact
+    assert needed > 3
+    asked.clear()
+    cut = model.complete("192.0.2.1", "198.51.0.0/16", count=40, passes=needed - 1)
+    assert len(asked) == needed - 1
+    assert not cut.exact
+    assert len(cut.best) < 40
+    assert cut.best == whole.best[: len(cut.best)]
+    assert cut.bound >= whole.best[len(cut.best)].probability
+    assert "cut short" in completions_text(cut)
+    with pytest.raises(UsageError, match="passes must be at least 1"):
+        model.complete("192.0.2.1", "198.51.0.0/16", passes=0)
+    # An inverse search that found nothing yet is an empty list, not an error.
+    assert model.inverse("192.0.2.1", 0, 1000, passes=1).completions.best == ()
 
 
 def test_all_completions_sum_to_one(model):

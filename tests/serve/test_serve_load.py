@@ -1,6 +1,7 @@
 """A full queue, clients that go away, a new model under load, and the end of a server."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -124,6 +125,23 @@ def test_several_workers_answer_and_one_that_dies_is_replaced(tmp_path, run):
     with serving(tmp_path, run, "--workers", "2") as server:
         assert "with 2 workers" in server.said.read_text()
         first = server.post("/v1/rtt", QUESTION).json()
+
+        def answered() -> set[int]:
+            """How many requests are counted, asked over several connections: all workers say the same."""
+            found = set()
+            for _ in range(6):
+                with httpx.Client(base_url=server.url, timeout=120) as client:
+                    text = client.get("/metrics").text
+                found.add(int(re.search(r'requests_total\{path="/v1/rtt",status="200"\} (\d+)', text)[1]))
+            return found
+
+        def ask_again() -> None:
+            with httpx.Client(base_url=server.url, timeout=120) as client:
+                assert client.post("/v1/rtt", json=QUESTION).status_code == 200
+
+        for _ in range(8):
+            ask_again()
+        until(lambda: answered() == {9})
         before = children(server)
         assert len(before) == 2
         os.kill(min(before), signal.SIGKILL)
@@ -136,6 +154,8 @@ def test_several_workers_answer_and_one_that_dies_is_replaced(tmp_path, run):
 
         until(asked)
         assert all(asked() for _ in range(6))
+        until(lambda: len(answered()) == 1)
+        assert min(answered()) >= 15  # those of the worker that was killed still count
         left = children(server)
         assert server.end() == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in left)

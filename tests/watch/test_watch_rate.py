@@ -38,10 +38,24 @@ def test_a_reference_is_not_surprised_by_more_of_the_same(seed, count):
     middle, spread = random.uniform(-1, 1), random.uniform(0.3, 1.5)
     below = []
     for _ in range(300):
-        known = np.clip(middle + spread * random.standard_normal(count), -3.5, 3.5)
+        known = middle + spread * random.standard_normal(count)
         tails = Reference.of(known, 0, 0.01).tails(float(middle + spread * random.standard_normal()))
         below.append(min(tails))
     assert np.mean(np.array(below) < 0.01) <= 0.02 + 4 * np.sqrt(0.02 / 300)
+
+
+def test_outliers_count_by_how_often_the_pair_has_them():
+    """The bet is fair at the rate that is granted, and a pair with two levels is not surprised by either."""
+    for rate in (0.05, 0.2):
+        tails = np.where(np.arange(20_000) < rate * 20_000, 0.0, (np.arange(20_000) + 0.5) / 20_000)
+        bets = [np.exp(tail_bet(float(tail), tail == 0.0, rate)) for tail in tails]
+        assert np.mean(bets) <= 1.0
+    steady = Reference.of(np.linspace(-1, 1, 32), 0, 0.01)
+    levels = Reference.of(np.r_[np.linspace(-0.1, 0.1, 24), np.full(8, 6.0)], 0, 0.01)
+    assert steady.high < 0.1 < 0.3 < levels.high
+    assert steady.standard(9.0) > 6
+    assert tail_bet(0.001, True, steady.high) > 2
+    assert tail_bet(0.001, True, levels.high) < 0.6
 
 
 def test_calibration_raises_what_is_too_small_and_lowers_nothing():

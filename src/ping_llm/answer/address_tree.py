@@ -12,6 +12,7 @@ import heapq
 
 import numpy as np
 
+from ping_llm.answer.results import PASSES
 from ping_llm.answer.results import Completion as Completion
 from ping_llm.answer.results import Completions as Completions
 from ping_llm.errors import UsageError
@@ -20,9 +21,8 @@ from ping_llm.model.engine import Engine
 from ping_llm.model.engine import Prefix as Cache
 from ping_llm.tokens.vocab import BYTE0
 
-#: Nodes per expansion step, and in total before the search stops without being exact.
+#: Nodes per pass through the network.
 TOGETHER = 16
-MOST_EXPANSIONS = 4096
 
 
 def _check_count(count: int) -> None:
@@ -66,16 +66,17 @@ class AddressTree:
         self._within, self._depth = within, depth
         self._known = within.known_bytes
 
-    def top(self, count: int) -> Completions:
-        """The most probable `count` completions."""
+    def top(self, count: int, passes: int = PASSES) -> Completions:
+        """The most probable `count` completions; those found so far after `passes` through the network."""
         _check_count(count)
+        if passes < 1:
+            raise UsageError(f"passes must be at least 1, not {passes}")
         start = np.log(self._weights)
         heap: list[tuple[float, bytes, np.ndarray]] = []
         if len(self._known) == self._depth:
             return Completions((Completion(self._prefix(b""), 1.0),), 0.0, True, self._notes)
         self._push(heap, b"", start, self._cache.tail[:, -1], count)
         found: list[Completion] = []
-        expansions = 0
         while heap and len(found) < count:
             nodes: list[tuple[bytes, np.ndarray]] = []
             while heap and len(nodes) < TOGETHER:
@@ -91,10 +92,10 @@ class AddressTree:
                     break
             if not nodes:
                 continue
-            expansions += len(nodes)
-            if expansions > MOST_EXPANSIONS:
+            if not passes:
                 best = max(float(np.exp(np.logaddexp.reduce(rows))) for _, rows in nodes)
                 return Completions(tuple(found), best, False, self._notes)
+            passes -= 1
             for (path, rows), after in zip(nodes, self._after([path for path, _ in nodes]), strict=True):
                 self._push(heap, path, rows, after, count)
         return Completions(tuple(found), -heap[0][0] if heap else 0.0, True, self._notes)

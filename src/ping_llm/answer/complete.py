@@ -15,6 +15,7 @@ import numpy as np
 from ping_llm.answer.address_tree import AddressTree
 from ping_llm.answer.context import Question, address_tokens
 from ping_llm.answer.distribution import RttDistribution, mix
+from ping_llm.answer.results import INVERSE_PASSES
 from ping_llm.answer.results import Inverse as Inverse
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix
@@ -58,7 +59,14 @@ def source_tree(
 
 
 def inverse(
-    model: "Model", question: Question, low: float, high: float, within: Prefix, depth: int, count: int
+    model: "Model",
+    question: Question,
+    low: float,
+    high: float,
+    within: Prefix,
+    depth: int,
+    count: int,
+    passes: int = INVERSE_PASSES,
 ) -> Inverse:
     """P(destination | source, RTT in [low, high), context), the most probable first.
 
@@ -90,7 +98,7 @@ def inverse(
         full = role_tokens(within, Field.DST)
         cache = model.engine.prefill([np.concatenate([start, full]) for start in starts])
     tree = AddressTree(model.engine, cache, weights, within, depth, prompts[0].notes)
-    return Inverse(tree.top(count), inside * (1 - distribution.failure))
+    return Inverse(tree.top(count, passes), inside * (1 - distribution.failure))
 
 
 #: Candidates per wanted destination that are weighted by their calibrated RTTs.

@@ -65,15 +65,20 @@ def matrix(
         twice = [name for name, count in Counter(given).items() if count > 1]
         if twice:
             raise UsageError(f"the {words} {twice[0]} is listed twice")
+        for end in given:
+            Question.of(end)
     asked = {"sources": list(sources), "destinations": list(destinations), "at": at, "origin": origin}
     table = out / "matrix.parquet"
     with only_writer(out, "matrix"):
-        saved = out / "matrix.json"
+        saved, first = out / "matrix.json", None
         if saved.exists():
             if json.loads(saved.read_text(encoding="utf-8")) != asked:
                 raise UsageError(f"{out} holds another matrix: give another --out")
         elif any(path.name != ".lock" for path in out.iterdir()):
             raise UsageError(f"{out} is not empty and holds no matrix: give another --out")
+        else:
+            # Before anything is written: what cannot be asked is refused.
+            first = _row(ask, sources[0], destinations, at)
         write_json(saved, asked)
         rows = out / "rows"
         rows.mkdir(exist_ok=True)
@@ -82,7 +87,9 @@ def matrix(
                 path = rows / f"{number:06d}.parquet"
                 if not path.exists():
                     with whole_file(path) as aside:
-                        pq.write_table(_row(ask, src, destinations, at), aside)
+                        row = _row(ask, src, destinations, at) if first is None else first
+                        pq.write_table(row, aside)
+                        first = None
                 progress.advance(len(destinations))
         _join([rows / f"{number:06d}.parquet" for number in range(len(sources))], table)
     return table

@@ -41,6 +41,7 @@ from ping_llm.answer.methods.pretrained import is_packaged
 from ping_llm.answer.past import Data
 from ping_llm.answer.plan import Measure, Plan
 from ping_llm.answer.rank import Ranking
+from ping_llm.answer.results import INVERSE_PASSES, PASSES
 from ping_llm.answer.rtt import RttScores
 from ping_llm.answer.score import Scorer
 from ping_llm.answer.stack import Stack
@@ -339,8 +340,12 @@ class Model:
         count: int = 10,
         bits: int | None = None,
         version: int | None = None,
+        passes: int = PASSES,
     ) -> Completions:
-        """The most probable completions of a partial address, exact.
+        """The most probable completions of a partial address.
+
+        They are exact, unless the search took too long: then `exact` is False, and those that were found
+        are the most probable ones.
 
         Args:
           src, dst: one is the partial address (a prefix, or nothing), the other what is known.
@@ -348,8 +353,9 @@ class Model:
           count: number of completions.
           bits: complete to prefixes of this length instead of whole addresses (a multiple of 8).
           version: 4 or 6, where neither address is given.
+          passes: limit of the search, in passes through the network.
         """
-        return self._tree(src, dst, at, context, field, bits, version).top(count)
+        return self._tree(src, dst, at, context, field, bits, version).top(count, passes)
 
     def sample_addresses(
         self,
@@ -381,10 +387,12 @@ class Model:
         count: int = 10,
         bits: int | None = None,
         raw: bool = False,
+        passes: int = INVERSE_PASSES,
     ) -> Inverse:
         """Which destinations lie low <= RTT < high ms away from a source: P(dst | src, RTT in the range).
 
-        The network finds candidates, which are weighted by their calibrated RTTs (not with `raw`).
+        The network finds candidates, which are weighted by their calibrated RTTs (not with `raw`). `passes`
+        limits the search, as in `complete`.
         """
         question = Question.of(src, within, at, context)
         limit = question.dst or nothing(question.src.version)
@@ -395,9 +403,9 @@ class Model:
             most = max(self.config.max_length // 11, 4)
             shown = replace(question, context=self.data.context(question, most))
         if raw or self.stack is None:
-            found = inverse(self, shown, low, high, limit, depth, count)
+            found = inverse(self, shown, low, high, limit, depth, count, passes)
             return found if raw else with_chances(self, found, question, low, high)
-        found = inverse(self, shown, low, high, limit, depth, max(CANDIDATES * count, 32))
+        found = inverse(self, shown, low, high, limit, depth, max(CANDIDATES * count, 32), passes)
         return weighed(self, found, question, low, high, count)
 
     def generate(

@@ -18,7 +18,16 @@ from ping_llm.answer.context import Context, Question
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.files import to_columns
 from ping_llm.answer.rank import Ranking
-from ping_llm.answer.results import RAW, STACK, Completion, Completions, Inverse, RttAnswer
+from ping_llm.answer.results import (
+    INVERSE_PASSES,
+    PASSES,
+    RAW,
+    STACK,
+    Completion,
+    Completions,
+    Inverse,
+    RttAnswer,
+)
 from ping_llm.answer.table import LEVELS, context_of_table, rtt_table
 from ping_llm.errors import PingError, UsageError
 from ping_llm.interchange import Table, is_table, to_arrow
@@ -176,11 +185,12 @@ class Remote:
         count: int = 10,
         bits: int | None = None,
         version: int | None = None,
+        passes: int = PASSES,
     ) -> Completions:
         """The most probable completions of a partial address, as `Model.complete`."""
         body = {
             "src": _text(src), "dst": _text(dst), "field": field, "at": _moment(at), "bits": bits,
-            "context": _context_values(context), "top": count, "version": version,
+            "context": _context_values(context), "top": count, "version": version, "passes": passes,
         }  # fmt: skip
         return _completions(self._post("/v1/complete", body))
 
@@ -195,11 +205,12 @@ class Remote:
         within: Address | None = None,
         count: int = 10,
         bits: int | None = None,
+        passes: int = INVERSE_PASSES,
     ) -> Inverse:
         """Which destinations lie low <= RTT < high ms away from a source, as `Model.inverse`."""
         body = {
             "src": _text(src), "low": float(low), "high": float(high), "within": _text(within), "top": count,
-            "at": _moment(at), "context": _context_values(context), "bits": bits,
+            "at": _moment(at), "context": _context_values(context), "bits": bits, "passes": passes,
         }  # fmt: skip
         values = self._post("/v1/inverse", body)
         return Inverse(_completions(values), values["probability"])

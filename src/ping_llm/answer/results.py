@@ -13,6 +13,12 @@ from ping_llm.measurements.addresses import Prefix
 #: Names of methods besides the simple ones.
 STACK, RAW = "stack", "raw"
 
+#: Passes through the network after which a search for addresses stops without being exact, unless more are
+#: asked for. A pass of the config `menog` on two cores takes 0.05 s in a completion and 0.5 s in an inverse
+#: search, which asks for each of up to 16 RTTs. The ten best IPv4 destinations of a source took 3 and 23
+#: passes, the hundred best 70 and 242.
+PASSES, INVERSE_PASSES = 64, 32
+
 
 @dataclass(frozen=True)
 class RttAnswer:

@@ -229,7 +229,7 @@ def completions_text(
     lines.append(f"together {percent(answer.covered)}; any other at most {percent(answer.bound)}")
     if not answer.exact:
         lines.append(
-            "note: the search reached its limit; addresses about as probable as these may be missing"
+            "note: the search was cut short (--passes): others may be as probable as the last of these"
         )
     return "\n".join(lines)
 

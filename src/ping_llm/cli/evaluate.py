@@ -10,7 +10,9 @@ def register(app: typer.Typer) -> None:
     def evaluate(
         run: Path | None = typer.Argument(None, help="Run or export.  [default: simple methods only]"),
         data: Path = typer.Option(
-            ..., "--data", help="Measurements (Parquet), or a folder that contains train and test."
+            ...,
+            "--data",
+            help="Measurements, or whatever `ingest` reads; or a folder that contains train and test.",
         ),
         out: Path | None = typer.Option(
             None, "--out", help="Folder of the report. An interrupted evaluation resumes there."
@@ -55,9 +57,11 @@ def register(app: typer.Typer) -> None:
 
         splits = SplitOptions(time, pairs, sources, destinations, seed)
         if write_train is not None:
+            from ping_llm.ingest.tabled import as_tables
             from ping_llm.splits.holdout import write_training_part
 
-            proof = write_training_part(data, write_train, splits)
+            with as_tables([str(data)], write_train) as (measurements,):
+                proof = write_training_part(measurements, write_train, splits)
             if json:
                 print_json(proof)
             else:

@@ -114,6 +114,7 @@ def complete(
         None, "--ip", help="IP version, 4 or 6, where neither address is given."
     ),
     top: int = _TOP,
+    passes: int = typer.Option(64, "--passes", min=1, help="Limit of the search, in passes of the network."),
     bits: int | None = _BITS,
     samples: int | None = typer.Option(
         None, "--samples", help="Number of random samples to draw instead of the most probable addresses."
@@ -145,7 +146,9 @@ def complete(
         texts = [str(address) for address in drawn]
         print_json({"samples": texts}) if as_json else print("\n".join(texts))
         return
-    answer = model.complete(src, dst, at, known, field=field, count=top, bits=bits, version=version)
+    answer = model.complete(
+        src, dst, at, known, field=field, count=top, bits=bits, version=version, passes=passes
+    )
     if png is not None:
         pictures.completions_picture(answer, title, png)
     print_json(show.completions_values(answer)) if as_json else print(show.completions_text(answer))
@@ -161,6 +164,7 @@ def inverse(
     data: Path | None = DATA,
     no_data: bool = NO_DATA,
     top: int = _TOP,
+    passes: int = typer.Option(32, "--passes", min=1, help="Limit of the search, in passes of the network."),
     bits: int | None = _BITS,
     places: Path | None = typer.Option(
         None,
@@ -176,7 +180,8 @@ def inverse(
 
     low, high = _range(rtt_range)
     model = load(run, data, no_data)
-    answer = model.inverse(src, low, high, at, read_context(context), within=within, count=top, bits=bits)
+    known = read_context(context)
+    answer = model.inverse(src, low, high, at, known, within=within, count=top, bits=bits, passes=passes)
     limits = None
     if places is not None:
         from ping_llm.answer.places import Places

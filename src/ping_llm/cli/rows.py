@@ -17,7 +17,9 @@ def register(app: typer.Typer) -> None:
 
 def build(
     inputs: list[str] = typer.Argument(
-        ..., metavar="IN...", help="Parquet of measurements: files, folders or patterns."
+        ...,
+        metavar="IN...",
+        help="Measurements, or whatever `ingest` reads: files, folders or patterns. Steps take Parquet only.",
     ),
     out: Path = typer.Option(..., "--out", help="Folder for the rows."),
     engine: str = typer.Option(
@@ -42,13 +44,15 @@ def build(
     as_json: bool = typer.Option(False, "--json", help="Print the counts as JSON."),
 ) -> None:
     """Build probe rows from measurements. Run again after an interruption, it continues."""
+    from ping_llm.ingest.tabled import as_tables
     from ping_llm.rows.build import RowOptions, RunOptions, run_step
     from ping_llm.rows.build import build as run
 
     options = RowOptions(max_row_mib=max_row_mib, group_by=group_by, split=split)
     how = RunOptions(engine, workers, memory_limit, temp, spark_master)
     if step is None:
-        manifest = run(inputs, out, options, how)
+        with as_tables(inputs, out) as tables:
+            manifest = run(tables, out, options, how)
     else:
         found = run_step(step, inputs, out, options, how, task, tasks)
         if found is None:

@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
         inputs: list[str] = typer.Argument(
             ...,
             metavar="IN...",
-            help="Parquet of measurements: files, folders or patterns.",
+            help="Measurements, or whatever `ingest` reads: files, folders or patterns.",
             show_default=False,
         ),
         out: Path = typer.Option(..., "--out", help="Folder for the parts.", show_default=False),
@@ -81,10 +81,13 @@ def _refuse_given(others: dict[str, Any], by: str) -> None:
 
 
 def _held_out(inputs: list[str], out: Path, shares: dict[str, Any], as_json: bool) -> None:
+    from ping_llm.ingest.tabled import as_tables
     from ping_llm.splits.holdout import SplitOptions, write_held_out
     from ping_llm.tables import print_json, table
 
-    report = write_held_out(inputs, out, SplitOptions(**shares))
+    options = SplitOptions(**shares)
+    with as_tables(inputs, out) as tables:
+        report = write_held_out(tables, out, options)
     if as_json:
         print_json(report)
         return
@@ -106,6 +109,7 @@ def _shard(
     gap: str | None,
     seed: int,
 ) -> None:
+    from ping_llm.ingest.tabled import as_tables
     from ping_llm.splits.options import ShardOptions, parse_duration, parse_fractions
     from ping_llm.splits.run import shard
     from ping_llm.tables import print_json, table
@@ -118,7 +122,8 @@ def _shard(
         gap_seconds=parse_duration("0s" if gap is None else gap),
         seed=seed,
     )
-    report = shard(inputs, out, options, memory, threads)
+    with as_tables(inputs, out) as tables:
+        report = shard(tables, out, options, memory, threads)
     if as_json:
         print_json(report.content)
         return

@@ -94,7 +94,7 @@ def calibrate(
     sources: float = typer.Option(0.08, help="Share of sources that were held out."),
     destinations: float = typer.Option(0.08, help="Share of destinations that were held out."),
     seed: int = typer.Option(1, help="Random seed of the held-out part."),
-    queries: int = typer.Option(800, help="Held-out questions per kind."),
+    queries: int = typer.Option(800, min=1, help="Held-out questions per kind."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Fit the stack of RUN on data that were held out of its training. `fit` does this already."""
@@ -173,6 +173,10 @@ def register_train(app: typer.Typer) -> None:
         from ping_llm.train.processes import EXIT_CODE, Hosts
         from ping_llm.train.run import train as run_training
 
+        if eval_rows is not None:
+            from ping_llm.rows.manifest import load_manifest
+
+            load_manifest(eval_rows)  # refused now, and not at the first evaluation
         outcome = run_training(
             config,
             words,

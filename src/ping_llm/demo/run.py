@@ -14,7 +14,7 @@ import numpy as np
 
 from ping_llm.files import whole_file, write_json
 from ping_llm.fit.options import FitOptions
-from ping_llm.fit.run import fit
+from ping_llm.fit.run import Journal, check_options, fit
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.parquet import read_measurements
@@ -85,17 +85,6 @@ def run_demo(run: Path, options: DemoOptions, say: Callable[[str], None]) -> dic
         say(f"{summary_path} is there: the demo was finished before. Remove {run} to run it again.")
         return json.loads(summary_path.read_text())
     world = run.with_name(f"{run.name}-world")
-    say(f"simulate an Internet: {options.measurements:,} measurements")
-    simulate(
-        world,
-        WorldOptions(
-            measurements=options.measurements,
-            probes=options.probes,
-            targets=options.targets,
-            days=options.days,
-            seed=options.seed,
-        ),
-    )
     fit_options = FitOptions(
         minutes=options.minutes,
         stack_questions=options.questions,
@@ -103,6 +92,17 @@ def run_demo(run: Path, options: DemoOptions, say: Callable[[str], None]) -> dic
         address_questions=2,
         context_queries=20,
     )
+    world_options = WorldOptions(
+        measurements=options.measurements,
+        probes=options.probes,
+        targets=options.targets,
+        days=options.days,
+        seed=options.seed,
+    )
+    check_options(fit_options)
+    Journal(run, [str(world)], fit_options, None)  # refuses before anything is made
+    say(f"simulate an Internet: {options.measurements:,} measurements")
+    simulate(world, world_options)
     result = fit([str(world)], run, fit_options, say, world=world)
     known = split(read_measurements(world), fit_options.splits).test("later")
     summary = {

@@ -185,5 +185,5 @@ def _place(model: Model, src: np.ndarray, dst: np.ndarray, field: str, known: in
     ends = {"src": Prefix.of(src), "dst": Prefix.of(dst)}
     right = ends[field]
     ends[field] = Prefix.of(src if field == "src" else dst, known)
-    best = model.complete(ends["src"], ends["dst"], field=field, count=max(AT)).best
+    best = model.complete(ends["src"], ends["dst"], field=field, count=max(AT), passes=256).best
     return next((place for place, one in enumerate(best) if one.address == right), max(AT))

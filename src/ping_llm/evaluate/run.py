@@ -32,6 +32,7 @@ from ping_llm.evaluate.metrics import Bootstrap
 from ping_llm.evaluate.scores import ANSWER_LEVELS, LEVELS, Scores, say_damaged, sources_of, strata, summary
 from ping_llm.evaluate.seen import notes, shares, warning
 from ping_llm.files import whole_file, write_json
+from ping_llm.ingest.tabled import as_tables
 from ping_llm.locks import only_writer
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.columns import Columns
@@ -64,10 +65,13 @@ def evaluate(
     A run is judged by its stack, which is what its users get, and its network alone is set beside it.
 
     Args:
+      data_path: measurements, whatever `ingest` reads, or a folder that holds splits.
       world: the simulation's folder, where the data are simulated: adds the truth.
       answers: a file to write every question and its answer to, one JSON object per line.
     """
-    return evaluate_data(read(data_path, options), out, options, run, world, answers)
+    with as_tables([str(data_path)], out) as (table,):
+        data = read(Path(table), options)
+    return evaluate_data(data, out, options, run, world, answers)
 
 
 def evaluate_data(

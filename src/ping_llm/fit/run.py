@@ -11,6 +11,7 @@ RUN/fit.json        what was asked for, and how long each step has taken
 """
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from ping_llm.answer.methods.registry import usable
+from ping_llm.answer.methods.registry import full_name, usable
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate.inputs import EvaluateOptions, evaluation_data
 from ping_llm.extras import need
@@ -64,6 +65,10 @@ class Journal:
         elif run.exists() and any(entry.name != LOCK_FILE for entry in run.iterdir()):
             raise UsageError(f"{run} is not empty and holds no fit: give another --run")
 
+    @property
+    def exists(self) -> bool:
+        return self._path.exists()
+
     def begin(self) -> None:
         write_json(self._path, self._state)
 
@@ -102,12 +107,41 @@ def fit(
       start: a run to begin with the weights of.
       world: the simulation's folder, where the data are simulated: the truth joins the report.
     """
-    if options.minutes <= 0:
-        raise UsageError(f"--minutes must be above 0, not {options.minutes:g}")
-    need("train")
+    check_options(options, start, world)
+    if _measurements_folder(inputs) is None:
+        from ping_llm.ingest.options import find_files
+
+        find_files([str(name) for name in inputs], run)
     Journal(run, inputs, options, start)  # refuses before anything is made
     with only_writer(run, "fit", with_parts=True):
         return _fit(inputs, run, options, say, start, world)
+
+
+def check_options(options: FitOptions, start: Path | None = None, world: Path | None = None) -> None:
+    """Refuse options that cannot work.
+
+    Raises:
+      UsageError: which, and why.
+    """
+    from ping_llm.ingest.options import IngestOptions
+    from ping_llm.model import ledger
+    from ping_llm.simulate.world import World
+    from ping_llm.train import settings
+
+    if options.minutes <= 0:
+        raise UsageError(f"--minutes must be above 0, not {options.minutes:g}")
+    if options.queries < 0:
+        raise UsageError(f"--queries must be at least 0, not {options.queries}")
+    need("train")
+    IngestOptions(traceroutes=options.traceroutes)
+    if options.config is not None:
+        settings.find(options.config)
+    for name in options.baselines:
+        full_name(name)
+    if start is not None and not ledger.steps(start / "checkpoints"):
+        raise UsageError(f"{start} has no checkpoints: --from names the folder of a run that has some")
+    if world is not None:
+        World.load(world)
 
 
 def _fit(
@@ -119,19 +153,26 @@ def _fit(
     world: Path | None,
 ) -> dict[str, Any]:
     journal = Journal(run, inputs, options, start)
-    measurements = _measurements_folder(inputs)
-    if measurements is None:
-        journal.begin()
-        say("1/5 ingest")
-        measurements = run / "measurements"
-        journal.do("ingest", lambda: _ingest(inputs, run / "measurements", options))
-    else:
-        say("1/5 the input is a table of measurements")
-    data = read_measurements(measurements)
-    check_amount(data)
+    resumed = journal.exists
+    try:
+        measurements = _measurements_folder(inputs)
+        if measurements is None:
+            journal.begin()
+            say("1/5 ingest")
+            measurements = run / "measurements"
+            journal.do("ingest", lambda: _ingest(inputs, run / "measurements", options))
+        else:
+            say("1/5 the input is a table of measurements")
+        data = read_measurements(measurements)
+        check_amount(data)
+        splits = split(data, fitting(options.splits, data))
+        network_train, _ = held_out(splits.train, options.held_out, options.stack_questions)
+    except PingError:
+        if not resumed:  # refused: nothing stays
+            for left in (entry for entry in run.iterdir() if entry.name != LOCK_FILE):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        raise
     journal.begin()
-    splits = split(data, fitting(options.splits, data))
-    network_train, _ = held_out(splits.train, options.held_out, options.stack_questions)
     say(
         f"2/5 build rows: {len(data):,} measurements, {len(splits.train):,} to learn from, "
         f"{len(network_train):,} of them for the network"
@@ -205,16 +246,9 @@ def _measurements_folder(inputs: Sequence[str]) -> Path | None:
 
 def _ingest(inputs: Sequence[str], out: Path, options: FitOptions) -> None:
     from ping_llm.ingest.options import IngestOptions
-    from ping_llm.ingest.run import ingest
+    from ping_llm.ingest.tabled import ingest_usable
 
-    report = ingest(list(inputs), out, IngestOptions(traceroutes=options.traceroutes))
-    if not report.total.measurements:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.total.rejects.most_common(3))
-        raise PingError(
-            f"{', '.join(map(str, inputs))}: no measurement in it"
-            + (f" (rejected: {reasons})" if reasons else "")
-            + ("; --traceroutes hops uses traceroutes" if options.traceroutes == "off" else "")
-        )
+    ingest_usable(inputs, out, IngestOptions(traceroutes=options.traceroutes))
 
 
 def _build_rows(run: Path, measurements: Path, network_train: Columns) -> None:

@@ -9,11 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.locks import LOCK_FILE
 from ping_llm.measurements.schema import KINDS, NotUsed, Reject
+from ping_llm.paths import sql_path
+
+if TYPE_CHECKING:
+    import duckdb
 
 #: What can become of a reply to a traceroute's packet, in the order of the codes in traceroutes.py.
 FATES = (
@@ -168,9 +172,12 @@ def read_summary(out: Path) -> dict[str, Any] | None:
 
 def is_whole(out: Path, summary: dict[str, Any]) -> bool:
     """Are all files there that the summary tells of, each of the size that its own directory asks for?"""
+    import duckdb
+
     total = summary["total"]
-    rows = [_rows(path) for path in _day_files(out)]
-    rejects = _rows(out / REJECTS_FOLDER / REJECTS_FILE)
+    with duckdb.connect() as connection:
+        rows = [_rows(path, connection) for path in _day_files(out)]
+        rejects = _rows(out / REJECTS_FOLDER / REJECTS_FILE, connection)
     return (
         None not in rows
         and sum(count for count in rows if count) == total.get("packets", total["measurements"])
@@ -178,23 +185,26 @@ def is_whole(out: Path, summary: dict[str, Any]) -> bool:
     )
 
 
-def _rows(path: Path) -> int | None:
-    """Rows of a Parquet file, by its footer; None if the file is missing, or its data end elsewhere."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _rows(path: Path, connection: "duckdb.DuckDBPyConnection") -> int | None:
+    """Rows of a Parquet file, by its footer; None if the file is missing, or its data end elsewhere.
+
+    By DuckDB: `RowGroupMetaData.column` of pyarrow ends the process where the footer is damaged.
+    """
+    import duckdb
 
     try:
-        metadata = pq.read_metadata(path)
-        size = path.stat().st_size
-    except (OSError, pa.ArrowException):
+        size, name = path.stat().st_size, sql_path(path)
+        found = connection.execute(
+            "SELECT num_rows, footer_size, (SELECT max(least(coalesce(nullif(dictionary_page_offset, 0), "
+            f"data_page_offset), data_page_offset) + total_compressed_size) FROM parquet_metadata({name})) "
+            f"FROM parquet_file_metadata({name})"
+        ).fetchone()
+    except (OSError, duckdb.Error, PingError):
         return None
-    end = 4
-    for group in range(metadata.num_row_groups):
-        for place in range(metadata.num_columns):
-            column = metadata.row_group(group).column(place)
-            start = column.dictionary_page_offset or column.data_page_offset
-            end = max(end, min(start, column.data_page_offset) + column.total_compressed_size)
-    return metadata.num_rows if end <= size - metadata.serialized_size - 8 else None
+    if found is None:
+        return None
+    rows, footer, end = found
+    return int(rows) if max(4, end or 0) <= size - footer - 8 else None
 
 
 def _day_files(out: Path) -> list[Path]:

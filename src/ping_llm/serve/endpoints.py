@@ -162,7 +162,7 @@ class Endpoints:
         def find(model: "Model") -> dict[str, Any]:
             found = model.inverse(
                 question.src, body.low, body.high, _seconds(question), _known(model, question),
-                within=question.dst, count=body.top, bits=body.bits,
+                within=question.dst, count=body.top, bits=body.bits, passes=body.passes,
             )  # fmt: skip
             return show.inverse_values(found, None, body.high)
 
@@ -183,7 +183,7 @@ class Endpoints:
             known = _known(model, question) if question is not None and body.field == "dst" else None
             found = model.complete(
                 body.src, body.dst, at, known, field=body.field, count=body.top, bits=body.bits,
-                version=body.version,
+                version=body.version, passes=body.passes,
             )  # fmt: skip
             return show.completions_values(found)
 

@@ -9,6 +9,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ping_llm.answer.context import Context, Question, as_microseconds, as_prefix
+from ping_llm.answer.results import INVERSE_PASSES, PASSES
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix, pack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
@@ -87,6 +88,7 @@ class InverseBody(Body):
     context: ContextBody | None = None
     within: Address | None = None
     top: int = Field(10, ge=1, le=LIMITS.top)
+    passes: int = Field(INVERSE_PASSES, ge=1, le=INVERSE_PASSES)
     bits: int | None = Field(None, ge=8, le=128)
 
 
@@ -99,6 +101,7 @@ class CompleteBody(Body):
     at: Time | None = None
     context: ContextBody | None = None
     top: int = Field(10, ge=1, le=LIMITS.top)
+    passes: int = Field(PASSES, ge=1, le=PASSES)
     bits: int | None = Field(None, ge=8, le=128)
     version: Literal[4, 6] | None = None
 

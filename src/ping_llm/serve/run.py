@@ -8,12 +8,14 @@ import asyncio
 import signal
 import socket
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.extras import need
 from ping_llm.hosts import is_loopback
+from ping_llm.serve.metrics import Metrics
 from ping_llm.serve.options import ServeOptions
 from ping_llm.serve.workers import supervise
 
@@ -71,13 +73,22 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
         say(f"serving {options.run} at {scheme}://{f'[{host}]' if ':' in host else host}:{port}{several}")
 
     if options.workers > 1:
-        supervise(options.workers, lambda ready: _answer(options, bound, lambda note: None, ready), started)
+        with tempfile.TemporaryDirectory(prefix="ping-llm-serve-") as shared:
+
+            def work(slot: int, ready: Callable[[], None]) -> None:
+                _answer(options, bound, lambda note: None, ready, Metrics(Path(shared), slot))
+
+            supervise(options.workers, work, started)
     else:
-        _answer(options, bound, say, started)
+        _answer(options, bound, say, started, Metrics())
 
 
 def _answer(
-    options: ServeOptions, bound: socket.socket, say: Callable[[str], None], ready: Callable[[], None]
+    options: ServeOptions,
+    bound: socket.socket,
+    say: Callable[[str], None],
+    ready: Callable[[], None],
+    metrics: Metrics,
 ) -> None:
     """Load the model and answer on the socket, until SIGTERM or SIGINT."""
     import uvicorn
@@ -85,14 +96,13 @@ def _answer(
     from ping_llm.answer.model import Model
     from ping_llm.serve.app import create
     from ping_llm.serve.guard import Guard, Log
-    from ping_llm.serve.metrics import Metrics
     from ping_llm.serve.model_thread import ModelThread
     from ping_llm.serve.newer import reload_when_newer
     from ping_llm.serve.protocol import protocol_class
     from ping_llm.serve.token_file import TokenFile
 
     tokens = None if options.token_file is None else TokenFile(options.token_file)
-    metrics, log = Metrics(), Log()
+    log = Log()
 
     def load() -> Model:
         return Model.load(options.run, data=options.data if options.data is not None else not options.no_data)
@@ -111,8 +121,13 @@ def _answer(
         looking = reload_when_newer(options.run, options.reload_seconds, thread.reload)
         app.state.looking = asyncio.create_task(looking)  # kept: the loop itself holds no task
 
+    def publish() -> None:
+        app.state.publishing = asyncio.create_task(metrics.keep_published(lambda: thread.waiting))
+
     if options.reload_seconds:
         app.state.at_start.append(look_for_newer)
+    if options.workers > 1:
+        app.state.at_start.append(publish)
     guarded = Guard(
         app,
         paths=frozenset(app.openapi()["paths"]) | {"/docs", "/openapi.json"},
@@ -145,6 +160,7 @@ def _answer(
         signal.signal(number, lambda *_: None)
     ready()
     uvicorn.Server(config).run(sockets=[bound])
+    metrics.publish(thread.waiting)
 
 
 def readable_by_others(path: Path) -> bool:

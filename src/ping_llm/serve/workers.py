@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
 from ping_llm.errors import PingError
@@ -16,12 +17,22 @@ from ping_llm.errors import PingError
 #: Seconds before a worker that ended is started again; doubled each time it ends within a minute.
 _PAUSE, _LONGEST_PAUSE, _STEADY = 1.0, 30.0, 60.0
 
+Work = Callable[[int, Callable[[], None]], None]
 
-def supervise(count: int, work: Callable[[Callable[[], None]], None], started: Callable[[], None]) -> None:
+
+@dataclass(frozen=True)
+class _Worker:
+    """A worker's number among the others, and when it was started."""
+
+    slot: int
+    began: float
+
+
+def supervise(count: int, work: Work, started: Callable[[], None]) -> None:
     """Run `count` processes until SIGTERM or SIGINT.
 
     Args:
-      work: what a worker does; it calls its argument when it can answer.
+      work: what a worker does, by its number from 0; it calls its second argument when it can answer.
       started: called when all workers can answer.
 
     Raises:
@@ -35,24 +46,25 @@ def supervise(count: int, work: Callable[[Callable[[], None]], None], started: C
         for worker in running:
             _send(worker, signal.SIGHUP if number == signal.SIGHUP else signal.SIGTERM)
 
-    running: dict[int, float] = {}
+    running: dict[int, _Worker] = {}
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, forward)
     pauses = 0
     try:
         for _ in range(count):
-            if not _start(work, running) and not ended:
+            if not _start(count, work, running) and not ended:
                 raise PingError("a worker ended before it could answer")
         started()
         while running or not ended:
             if len(running) == count or ended:
                 worker, _ = os.wait()
-                began = running.pop(worker, 0.0)
+                gone = running.pop(worker, None)
+                began = 0.0 if gone is None else gone.began
                 pauses = 0 if time.monotonic() - began > _STEADY else pauses + 1
             if not ended:
                 # The others answer meanwhile, also while the run cannot be loaded.
                 time.sleep(min(_PAUSE * 2 ** min(pauses, 5), _LONGEST_PAUSE))
-                pauses += not _start(work, running)
+                pauses += not _start(count, work, running)
     finally:
         for worker in running:
             _send(worker, signal.SIGTERM)
@@ -60,17 +72,18 @@ def supervise(count: int, work: Callable[[Callable[[], None]], None], started: C
             _wait(worker)
 
 
-def _start(work: Callable[[Callable[[], None]], None], running: dict[int, float]) -> bool:
+def _start(count: int, work: Work, running: dict[int, _Worker]) -> bool:
     """Fork a worker, and wait until it can answer; False if it ended before."""
+    slot = min(set(range(count)) - {worker.slot for worker in running.values()})
     reading, writing = os.pipe()
     worker = os.fork()
     if not worker:
         os.close(reading)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        _work(work, writing)
+        _work(work, slot, writing)
     os.close(writing)
-    running[worker] = time.monotonic()
+    running[worker] = _Worker(slot, time.monotonic())
     with os.fdopen(reading, "rb") as pipe:
         if pipe.read(1):
             return True
@@ -79,10 +92,10 @@ def _start(work: Callable[[Callable[[], None]], None], running: dict[int, float]
     return False
 
 
-def _work(work: Callable[[Callable[[], None]], None], writing: int) -> NoReturn:
+def _work(work: Work, slot: int, writing: int) -> NoReturn:
     code = 1
     try:
-        work(lambda: _say_ready(writing))
+        work(slot, lambda: _say_ready(writing))
         code = 0
     except PingError as error:
         os.write(2, f"ping-llm: {error}\n".encode())

@@ -12,13 +12,12 @@ stated rate, over all pairs together, without knowing anything of the distributi
 
 How right they are is seen twice. An answer is used for many results, and is a little off for all of them:
 so a result is not compared with the answer itself but with the pair's own last results under that answer
-(`Reference`). And pooled over all pairs, the ranks that come out should be uniform, and are made so by
-their distribution over the last results (`Calibration`).
+(`Reference`), how often these were outliers included. And pooled over all pairs, the ranks that come out
+should be uniform, and are made so by their distribution over the last results (`Calibration`).
 """
 
 import math
 from dataclasses import dataclass, field
-from statistics import NormalDist
 
 import numpy as np
 
@@ -47,56 +46,84 @@ LEAST_RESULTS = 3
 _CALM_STEP, CALM = 1.5, 4.0
 
 
-#: Normal scores of the levels at which answers are kept; the outermost are those of half a tail's floor.
-_FURTHEST = 3.5
+#: Scores are within these: further out, all results are alike.
+_FURTHEST = 12.0
 
-#: An answer counts as this many results that it is right about: for the middle, and for the spread.
-_MIDDLE_WEIGHT, _SPREAD_WEIGHT, _LOSS_WEIGHT = 1.0, 8.0, 8.0
+#: An answer counts as this many results that it is right about: for the middle, the spread, and losses.
+_MIDDLE_WEIGHT, _SPREAD_WEIGHT, _LOSS_WEIGHT = 1.0, 2.0, 8.0
+
+#: A reply this many of the pair's own standard deviations from its middle is an outlier; and standard errors
+#: that are granted to how often they occur.
+OUTLIER = 6.0
+_GRANTED = 1.0
 
 
-def normal_scores(levels: np.ndarray) -> np.ndarray:
-    normal = NormalDist()
-    inside = np.clip(levels, 1e-9, 1 - 1e-9)
-    return np.clip([normal.inv_cdf(float(level)) for level in inside], -_FURTHEST, _FURTHEST)
+def normal_score(rtt: np.ndarray | float, low: float, middle: float, high: float) -> np.ndarray:
+    """Where results lie under an answer of which 5 %, the median and 95 % are given: 0, and ±1.64 there.
+
+    Linear on both sides, so that what is far outside of an answer's range is told from what is a little
+    outside; quantiles in the tails would tell neither.
+    """
+    off = np.asarray(rtt, np.float64) - middle
+    below, above = max(middle - low, 1e-3 * middle, 1e-3), max(high - middle, 1e-3 * middle, 1e-3)
+    scores: np.ndarray = np.clip(1.645 * off / np.where(off < 0, below, above), -_FURTHEST, _FURTHEST)
+    return scores
 
 
 @dataclass(frozen=True)
 class Reference:
     """Where a pair's results lie under its answer.
 
-    The normal scores of its replies are taken as normal with unknown middle and spread, for which the answer
-    is the prior: the next score then has Student's distribution.
+    The scores of its replies are taken as normal with unknown middle and spread, for which the answer is the
+    prior; both are estimated from medians, since a few replies of most pairs are outliers. How often they are
+    outliers on either side is counted, with one more granted.
 
     Attributes:
       middle, scale: of the next score; `freedom`: degrees of freedom.
       failure: probability that the next result is lost.
+      low, high: probability that the next reply is an outlier below, and above.
     """
 
     middle: float
     scale: float
     freedom: float
     failure: float
+    low: float
+    high: float
 
     @classmethod
     def of(cls, scores: np.ndarray, lost: int, failure: float) -> "Reference":
         """From the scores of a pair's last replies, how many more were lost, and the answer's failure."""
         n = len(scores)
-        total = float(scores.sum())
         weight = _MIDDLE_WEIGHT + n
-        middle = total / weight
-        squares = float(scores @ scores) - weight * middle * middle
-        variance = (_SPREAD_WEIGHT + squares) / (_SPREAD_WEIGHT + n)
+        median = float(np.median(scores)) if n else 0.0
+        middle = median * n / weight
+        spread = 1.4826 * float(np.median(np.abs(scores - median))) if n else 1.0
+        variance = (_SPREAD_WEIGHT + n * spread * spread) / (_SPREAD_WEIGHT + n)
+        scale = math.sqrt(variance * (1 + 1 / weight))
         results = lost + n + _LOSS_WEIGHT
         rate = (lost + _LOSS_WEIGHT * failure) / results
         # A standard error above: the rate is used for many results.
         rate = min(rate + math.sqrt(rate * (1 - rate) / results), 1.0)
-        return cls(middle, math.sqrt(variance * (1 + 1 / weight)), _SPREAD_WEIGHT + n, rate)
+        z = (scores - middle) / scale
+        low, high = (_granted(int(count), n) for count in ((z < -OUTLIER).sum(), (z > OUTLIER).sum()))
+        # Medians tell a spread half as well as squares do.
+        return cls(middle, scale, _SPREAD_WEIGHT + n / 2, rate, low, high)
 
     def tails(self, score: float) -> tuple[float, float]:
         """P(the next score is smaller) and P(it is larger), each with a standard error granted."""
-        error = 1.0 / math.sqrt(self.freedom - _SPREAD_WEIGHT + _MIDDLE_WEIGHT)
-        t = (score - self.middle) / self.scale
+        error = 1.0 / math.sqrt(2 * (self.freedom - _SPREAD_WEIGHT) + _MIDDLE_WEIGHT)
+        t = self.standard(score)
         return _student(t + error, self.freedom), _student(-t + error, self.freedom)
+
+    def standard(self, score: float) -> float:
+        """A score in standard deviations from the middle."""
+        return (score - self.middle) / self.scale
+
+
+def _granted(count: int, of: int) -> float:
+    """A share with one more granted, and standard errors of it: it is used for many results."""
+    return min((1 + count + _GRANTED * math.sqrt(1 + count)) / (of + 1), 1.0)
 
 
 def _student(t: float, freedom: float) -> float:
@@ -105,10 +132,16 @@ def _student(t: float, freedom: float) -> float:
     return 0.5 * math.erfc(-math.copysign(z, t) / math.sqrt(2))
 
 
-def tail_bet(tail: float) -> float:
-    """log e of a one-sided tail probability."""
-    p = max(tail, FLOOR)
-    return math.log(sum(power * p ** (power - 1.0) for power in _POWERS) / len(_POWERS))
+def tail_bet(tail: float, outlier: bool = False, rate: float = 1.0) -> float:
+    """log e of a one-sided tail probability, and of whether it was an outlier, which `rate` are.
+
+    Half of the bet is on small tails, half on outliers: pooled over pairs, small tails are not rare, since
+    some pairs have many outliers, and those of other pairs would not count for much.
+    """
+    # An outlier of a pair that has many says no more than how many they are: some pairs have two levels.
+    p = max(tail, rate if outlier else 0.0, FLOOR)
+    small = sum(power * p ** (power - 1.0) for power in _POWERS) / len(_POWERS)
+    return math.log(0.5 * small + 0.5 * (1.0 / rate if outlier else 0.0)) if rate < 0.5 else math.log(small)
 
 
 def loss_bet(failed: bool, failure: float) -> float:
@@ -121,15 +154,25 @@ def loss_bet(failed: bool, failure: float) -> float:
     return math.log(left)
 
 
-def bets(tails: tuple[float, float] | None, failure: float) -> tuple[float, float, float]:
+def bets(
+    tails: tuple[float, float] | None,
+    failure: float,
+    standard: float = 0.0,
+    rates: tuple[float, float] = (1.0, 1.0),
+) -> tuple[float, float, float]:
     """log e of a result in each direction.
 
     Args:
       tails: calibrated probabilities of a smaller and of a larger reply; None: no reply.
       failure: calibrated probability of no reply.
+      standard: the reply in standard deviations from the pair's middle.
+      rates: probabilities that a reply is an outlier below, and above.
     """
     lost = loss_bet(tails is None, failure)
-    return (0.0, 0.0, lost) if tails is None else (tail_bet(tails[1]), tail_bet(tails[0]), lost)
+    if tails is None:
+        return 0.0, 0.0, lost
+    up = tail_bet(tails[1], standard > OUTLIER, rates[1])
+    return up, tail_bet(tails[0], standard < -OUTLIER, rates[0]), lost
 
 
 def calmer(calm: float, bet: float) -> float:

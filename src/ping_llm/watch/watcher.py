@@ -6,7 +6,7 @@ batches.
 """
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,7 +43,7 @@ from ping_llm.watch.sequential import (
     bets,
     calmer,
     group_of,
-    normal_scores,
+    normal_score,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 _EPOCH = 1024
 #: Questions that are answered together.
 _TOGETHER = 128
+#: A change by fewer of the pair's own standard deviations is its usual variation, such as that by the hour.
+LEAST_STANDARD = 6.0
 _DAY_US = 86_400_000_000
 _HOUR_US = 3_600_000_000
 
@@ -259,11 +261,13 @@ class Watcher:
         if int(row["count"][pair]) <= LEAST_PAST:  # this result is among them
             return
         reference = Reference(*row["reference"][pair].tolist())
-        group, tails, calibrated = group_of(int(row["amount"][pair])), None, None
+        group, tails, calibrated, standard = group_of(int(row["amount"][pair])), None, None, 0.0
         if rtt != NO_REPLY:
-            tails = reference.tails(float(np.interp(rtt, row["values"][pair], _SCORES)))
+            score = float(self._scores(pair, rtt))
+            tails, standard = reference.tails(score), reference.standard(score)
             calibrated = self.calibration.tails(group, tails)
-        bet = bets(calibrated, self.calibration.failure(reference.failure))
+        rates = reference.low, reference.high
+        bet = bets(calibrated, self.calibration.failure(reference.failure), standard, rates)
         alarm = self._active.get(pair)
         if alarm is None:
             self.calibration.learn(group, tails, reference.failure)
@@ -287,7 +291,7 @@ class Watcher:
             of_pair = self._since(pair, onset)
             replies = of_pair[of_pair != NO_REPLY]
             observed = float(np.median(replies)) if len(replies) else None
-            if which != LOSS and observed is not None and not self._matters(observed, expected[1]):
+            if which != LOSS and observed is not None and not self._matters(pair, observed, expected[1]):
                 row["test"][pair] = 0.0
                 row["asked_after"][pair] = 0  # the next result is asked about
                 return
@@ -300,9 +304,17 @@ class Watcher:
             self._active[pair] = made
             self._to_tell.append((number, replace(made), time, ""))
 
-    def _matters(self, observed: float, expected: float) -> bool:
-        """Whether a change is worth an alarm."""
-        return abs(observed - expected) >= max(self.options.least_ms, self.options.least_share * expected)
+    def _matters(self, pair: int, observed: float, expected: float) -> bool:
+        """Whether a change is worth an alarm: in ms, in its share, and beside the pair's usual variation."""
+        reference = Reference(*self.past.pairs.columns["reference"][pair].tolist())
+        usual = abs(reference.standard(float(self._scores(pair, observed)))) < LEAST_STANDARD
+        least = max(self.options.least_ms, self.options.least_share * expected)
+        return not usual and abs(observed - expected) >= least
+
+    def _scores(self, pair: int, rtt: "np.ndarray | float") -> np.ndarray:
+        """Where results lie under the answer that is kept for a pair."""
+        values = self.past.pairs.columns["values"][pair]
+        return normal_score(rtt, *values[[expect.LOW, expect.MIDDLE, expect.HIGH]].tolist())
 
     def _refer(self, pair: int, before: int) -> None:
         """Where the pair's results before a time lie under its answer: what the next is compared with."""
@@ -310,9 +322,9 @@ class Watcher:
         count = int(row["count"][pair])
         known = row["rtts"][pair, :count][row["times"][pair, :count] < before]
         replies = known[known != NO_REPLY]
-        scores = np.interp(replies, row["values"][pair], _SCORES)
+        scores = self._scores(pair, replies)
         made = Reference.of(scores, len(known) - len(replies), float(row["failure"][pair]))
-        row["reference"][pair] = made.middle, made.scale, made.freedom, made.failure
+        row["reference"][pair] = astuple(made)
 
     def _since(self, pair: int, onset: int) -> np.ndarray:
         row = self.past.pairs.columns
@@ -380,7 +392,5 @@ _TESTS: dict[str, tuple[type, int | None, float]] = {
     "test": (np.float64, 3, 0.0),
     "since": (np.int64, 3, 0),
     "run": (np.int32, 3, 0),
-    "reference": (np.float64, 4, 0.0),
+    "reference": (np.float64, 6, 1.0),
 }
-
-_SCORES = normal_scores(expect.LEVELS)

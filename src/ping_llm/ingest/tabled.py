@@ -1,0 +1,86 @@
+"""Inputs of any kind as tables of measurements, for commands that read Parquet."""
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ping_llm.errors import PingError
+from ping_llm.ingest.options import IngestOptions
+from ping_llm.ingest.run import IngestReport, ingest
+from ping_llm.measurements.parquet import open_input
+from ping_llm.paths import printable
+
+
+@contextmanager
+def as_tables(
+    inputs: Sequence[str], out: Path, options: IngestOptions = IngestOptions()
+) -> Iterator[list[str]]:
+    """The inputs themselves if they are Parquet of measurements, else what `ingest` makes of them.
+
+    That is a folder beside `out`, `.OUT.measurements`, which is removed at the end. Of the same inputs it has
+    the same bytes, so that a command that was interrupted goes on; after a kill it is still there, and
+    ingested from where it was.
+
+    Raises:
+      UsageError: an input does not exist.
+      PingError: an input is damaged, or there is no measurement in any.
+    """
+    if are_tables(inputs):
+        yield list(inputs)
+        return
+    folder = out.absolute().with_name(f".{out.absolute().name}.measurements")
+    made = [parent for parent in folder.parents if not parent.exists()]
+    try:
+        report = ingest_usable(inputs, folder, options)
+        if report.troubles:
+            raise PingError(f"{report.troubles[0]}; `ping-llm ingest` reads what is whole of it")
+        if left := _left_out(report):
+            print(f"note: {printable(left)}", file=sys.stderr)
+        yield [str(folder)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # not empty: the command was not refused
+            for parent in made:
+                parent.rmdir()
+
+
+def are_tables(inputs: Sequence[str]) -> bool:
+    """Whether every input is Parquet with the columns of a measurement."""
+    try:
+        open_input(inputs)
+    except PingError:
+        return False
+    return True
+
+
+def ingest_usable(inputs: Sequence[str], out: Path, options: IngestOptions) -> IngestReport:
+    """Ingest, where a table without a measurement is of no use.
+
+    Raises:
+      PingError: there is no measurement in the inputs.
+    """
+    report = ingest(list(inputs), out, options)
+    total = report.total
+    if not total.measurements:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in total.rejects.most_common(3))
+        raise PingError(
+            f"{', '.join(map(str, inputs))}: no measurement in it"
+            + (f" (rejected: {reasons})" if reasons else "")
+            + "; `ping-llm ingest` says more"
+            + ("; --traceroutes hops of `ingest` and `fit` uses traceroutes" if total.not_pings else "")
+        )
+    return report
+
+
+def _left_out(report: IngestReport) -> str:
+    total = report.total
+    reasons = [f"{count:,} {reason}" for reason, count in total.rejects.most_common(3)]
+    reasons += [f"{total.not_pings:,} not pings"] if total.not_pings else []
+    if not reasons:
+        return ""
+    return (
+        f"{total.rejected + total.not_pings:,} of {total.results:,} results are not measurements "
+        f"({', '.join(reasons)}) and were left out; `ping-llm ingest` lists them"
+    )
