@@ -149,7 +149,7 @@ _DAY = re.compile(r"date=\d{4}-\d\d-\d\d")
 #: Names in the folders: also what a killed run leaves, see files.whole_file.
 _DAYS = re.compile(rf"{re.escape(DAY_FILE)}|\.{re.escape(DAY_FILE)}\.\d+\.part")
 _REJECTS = re.compile(rf"{re.escape(REJECTS_FILE)}|\.{re.escape(REJECTS_FILE)}\.\d+\.part")
-_WORK = re.compile(r"[0-9a-f]{24}(\.aside)?|spill|tmp\w+")
+_WORK = re.compile(r"[0-9a-f]{24}(-\d{5})?(\.aside)?|spill|tmp\w+")
 
 
 def read_summary(out: Path) -> dict[str, Any] | None:

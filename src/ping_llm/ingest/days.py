@@ -224,13 +224,34 @@ def day_folder(out: Path, day: int) -> Path:
     return out / f"date={datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day):%Y-%m-%d}"
 
 
-def write_rejects(parts: Sequence[Path], out: Path) -> None:
-    """Join the rejects of all files, in the order of the inputs, into rejects/rejects.parquet."""
+def write_rejects(files: Sequence[Sequence[tuple[str, int]]], out: Path) -> None:
+    """Join the rejects of all files, in the order of the inputs, into rejects/rejects.parquet.
+
+    Args:
+      files: of each file its parts, which may be missing, and the number of lines before each.
+    """
     with (
         whole_file(out / REJECTS_FOLDER / REJECTS_FILE) as aside,
         pq.ParquetWriter(aside, REJECTS, compression="zstd") as writer,
     ):
-        for part in parts:
-            with pq.ParquetFile(part) as file:
-                for batch in file.iter_batches(REJECT_GROUP_ROWS):
-                    writer.write_table(pa.Table.from_batches([batch], REJECTS).combine_chunks())
+        for parts in files:
+            held = REJECTS.empty_table()
+            for part, lines_before in parts:
+                for batch in _reject_batches(Path(part), lines_before):
+                    held = pa.concat_tables([held, batch])
+                    while len(held) >= REJECT_GROUP_ROWS:
+                        writer.write_table(held.slice(0, REJECT_GROUP_ROWS).combine_chunks())
+                        held = held.slice(REJECT_GROUP_ROWS)
+            if len(held):
+                writer.write_table(held.combine_chunks())
+
+
+def _reject_batches(part: Path, lines_before: int) -> Iterator[pa.Table]:
+    if not part.exists():
+        return
+    place = REJECTS.get_field_index("record")
+    with pq.ParquetFile(part) as file:
+        for batch in file.iter_batches(REJECT_GROUP_ROWS):
+            table = pa.Table.from_batches([batch], REJECTS)
+            records = pa.chunked_array([pa.array(table["record"].to_numpy() + lines_before)])
+            yield table.set_column(place, REJECTS.field(place), records)

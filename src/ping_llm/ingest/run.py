@@ -1,7 +1,6 @@
 """`ping-llm ingest`: read every file into parts, sort the parts into the table, account for every result."""
 
 import hashlib
-import json
 import os
 import shutil
 from collections import Counter
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ping_llm.errors import PingError, UsageError
+from ping_llm.errors import UsageError
 from ping_llm.files import write_json
 from ping_llm.ingest import accounting
 from ping_llm.ingest.accounting import Account
@@ -22,7 +21,8 @@ from ping_llm.ingest.options import (
     IngestOptions,
     find_files,
 )
-from ping_llm.ingest.workers import FileTask, GroupTask, RejectsTask, Reports, Workers, Written, group_days
+from ping_llm.ingest.plan import FileParts, file_tasks, forget_others, read_files
+from ping_llm.ingest.workers import GroupTask, RejectsTask, Workers, Written, group_days
 from ping_llm.locks import LOCK_FILE, only_writer
 from ping_llm.measurements.schema import KINDS, PING
 from ping_llm.paths import literal, utf8_name
@@ -30,9 +30,6 @@ from ping_llm.progress import Progress
 
 #: Version of the layout of the output folder: 2 tells of traceroutes, 1 is the same without.
 FORMAT, FORMAT_WITH_HOPS = 1, 2
-
-#: Version of the parts in the work folder.
-_PARTS = 3
 
 _FACTS = ("bytes", "sha256", "trouble")
 
@@ -101,48 +98,14 @@ def ingest(
 def _ingest(paths: list[str], out: Path, options: IngestOptions, workers: int) -> IngestReport:
     work = out / accounting.WORK_FOLDER
     work.mkdir(exist_ok=True)
-    tasks = [
-        FileTask(path, number, str(work / _key(path, number, options)), options)
-        for number, path in enumerate(paths)
-    ]
-    _forget_others(work, tasks)
-    waiting = [task for task in tasks if task.path == STDIN or read_done(Path(task.folder)) is None]
+    tasks = file_tasks(paths, work, options)
+    forget_others(work, tasks)
     with Workers(workers) as pool:
-        _read_files(waiting, len(tasks), pool)
-        report = _write_table(tasks, out, work, options, workers, pool)
+        files = read_files(tasks, pool, cut=workers > 1)
+        report = _write_table(files, out, work, options, workers, pool)
     write_json(out / accounting.SUMMARY_FILE, report.as_json())
     shutil.rmtree(work)
     return report
-
-
-def _key(path: str, number: int, options: IngestOptions) -> str:
-    """Names a file's parts after all that decides them."""
-    facts: list[Any] = [_PARTS, path, number, options.as_json()]
-    if path != STDIN:
-        try:
-            status = Path(path).stat()
-            facts += [status.st_size, status.st_mtime_ns]
-        except OSError:
-            pass  # it is reported when it is read
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-
-
-def read_done(folder: Path) -> dict[str, Any] | None:
-    """What a finished file's parts say of themselves; None if there are none, or not all of them."""
-    try:
-        done = json.loads((folder / "done.json").read_text())
-        whole = all((folder / name).stat().st_size == size for name, size in done["sizes"].items())
-        return done if whole else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _forget_others(work: Path, tasks: Sequence[FileTask]) -> None:
-    """Remove parts of other inputs, of changed files and of interrupted reads."""
-    wanted = {Path(task.folder).name for task in tasks}
-    for entry in work.iterdir():
-        if entry.name not in wanted:
-            shutil.rmtree(entry, ignore_errors=True)
 
 
 def _finished(out: Path, paths: list[str], options: IngestOptions) -> IngestReport | None:
@@ -203,43 +166,15 @@ def _hop_counts(counts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_files(tasks: Sequence[FileTask], all_files: int, pool: Workers) -> None:
-    done = all_files - len(tasks)
-    rejects = 0
-    # The largest first, so that no worker is left alone with one at the end.
-    ordered = sorted(tasks, key=lambda task: (-task.bytes, task.number))
-    with Progress("ingest", unit="results") as progress:
-
-        def show(reports: Reports) -> None:
-            nonlocal done, rejects
-            done += reports.finished
-            rejects += reports.rejects
-            progress.advance(reports.results, f"{done:,} of {all_files:,} files · {rejects:,} rejects")
-
-        for task in ordered:
-            if task.path == STDIN:
-                task.run(show)  # a worker process has no standard input
-        pool.run([task for task in ordered if task.path != STDIN], show)
-
-
 def _write_table(
-    tasks: Sequence[FileTask], out: Path, work: Path, options: IngestOptions, workers: int, pool: Workers
+    files: Sequence[FileParts], out: Path, work: Path, options: IngestOptions, workers: int, pool: Workers
 ) -> IngestReport:
-    facts = []
-    for task in tasks:
-        done = read_done(Path(task.folder))
-        if done is None:
-            raise PingError(f"{task.path}: its parts in {task.folder} are gone; run the same command again")
-        facts.append(done)
     accounting.remove_table(out)
-    days = [
-        (str(Path(task.folder) / "rows.parquet"), {int(day): count for day, count in done["days"].items()})
-        for task, done in zip(tasks, facts, strict=True)
-    ]
+    days = [part for file in files for part in file.rows]
     groups = group_days([part for part in days if part[1]], workers)
     memory_mb = SORT_MEMORY_MB // min(max(workers, 2), SORT_WORKERS)
     # One answer for all days, so that every file of the table has the same columns.
-    with_kind = not all(done["only_pings"] for done in facts)
+    with_kind = not all(file.done["only_pings"] for file in files)
     group_tasks = [
         GroupTask(group, str(out), str(work / "spill"), options.rtt == "each", memory_mb, with_kind)
         for group in groups
@@ -251,10 +186,9 @@ def _write_table(
             written.duplicates.update(one.duplicates)
             written.packets.update(one.packets)
             written.kinds.update(one.kinds)
-    rejects = tuple(str(Path(task.folder) / "rejects.parquet") for task in tasks)
-    pool.run([RejectsTask(rejects, str(out))], lambda reports: None)
+    pool.run([RejectsTask(tuple(file.rejects for file in files), str(out))], lambda reports: None)
     report = IngestReport(options)
-    for task, done in zip(tasks, facts, strict=True):
+    for task, done in ((file.task, file.done) for file in files):
         account = Account(
             results=done["results"],
             measurements=written.measurements[task.number],
