@@ -4,6 +4,7 @@ A part is one method's answers to one test. Run again after an interruption, onl
 """
 
 import hashlib
+import importlib.util
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from ping_llm.answer.model import Model
 from ping_llm.answer.network import ALSO_UNNAMED, Asking
 from ping_llm.answer.show import moment_text
 from ping_llm.errors import PingError, UsageError
-from ping_llm.evaluate import report
+from ping_llm.evaluate import by_place, report
 from ping_llm.evaluate.inputs import EvaluateOptions, EvaluationData, Test, read
 from ping_llm.evaluate.metrics import Bootstrap
 from ping_llm.evaluate.scores import ANSWER_LEVELS, LEVELS, Scores, say_damaged, sources_of, strata, summary
@@ -30,6 +31,7 @@ from ping_llm.locks import only_writer
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
+from ping_llm.measurements.places import Places
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.progress import Progress
 from ping_llm.splits.novelty import Novelty
@@ -98,6 +100,10 @@ def _evaluate(
     methods: list[tuple[str, str, Callable[[], Answering]]] = [
         (name, _baseline_folder(name), partial(make, name)) for name in map(full_name, options.baselines)
     ]
+    located = Places([Path(path) for path in options.places]) if options.places else None
+    if located is not None and importlib.util.find_spec("sklearn"):
+        place = f"distance-{by_place.digest([Path(path) for path in options.places])}"
+        methods.append(("distance", place, partial(by_place.Distance, located)))
     if truth is not None:
         methods.append(("truth", "truth", lambda: truth))
     scores: dict[str, dict[str, Scores]] = {test.name: {} for test in data.tests}
@@ -136,7 +142,7 @@ def _evaluate(
         folder = out / "parts" / places["network"]
         context = _by_context_size(load, folder, data, options)
         whole = _whole_measurements(load, folder, data, options)
-    result = _result(data, options, scores, context, run, load) | whole
+    result = _result(data, options, scores, context, run, load, located) | whole
     if world is not None:
         for name, bits in _true_entropies(world, out / "parts" / "truth", data).items():
             result["splits"][name]["truth"]["entropy_bits"] = bits
@@ -279,7 +285,7 @@ def _stored_json(path: Path, make: Callable[[], dict]) -> dict:
     return json.loads(path.read_bytes())
 
 
-def _result(data, options, scores, context, run, load) -> dict:
+def _result(data, options, scores, context, run, load, located) -> dict:
     stack = None if run is None else load().stack
     seen = None if run is None else shares(run, data, stack)
     tests: dict = {}
@@ -289,6 +295,10 @@ def _result(data, options, scores, context, run, load) -> dict:
             name: summary(part, test.asked, bootstrap) | {"strata": strata(part, test.asked)}
             for name, part in scores[test.name].items()
         }
+        if located is not None:
+            groups = by_place.PlaceStrata(test.asked, located)
+            for name, part in scores[test.name].items():
+                tests[test.name][name]["strata"] |= groups.of(part)
     return {
         "format": FORMAT,
         "run": None if run is None else str(run),
@@ -314,7 +324,7 @@ def _claim(out: Path, data: EvaluationData, options: EvaluateOptions) -> None:
     """Parts of other data or options are not mixed with these."""
     settings = _plain(options)
     # Which baselines run, and how intervals are drawn, changes no part.
-    for free in ("baselines", "replicates", "source_context", "context_sizes", "address_questions"):
+    for free in ("baselines", "replicates", "source_context", "context_sizes", "address_questions", "places"):
         settings.pop(free)
     key = {"format": FORMAT, "data": data.fingerprint, "options": settings}
     path = out / "parts" / "key.json"

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ping_llm.ingest import atlas, records, scan, tables, tool_text
 from ping_llm.ingest.columns import TRACEROUTE, ParsedRecords, is_reject
-from ping_llm.ingest.containers import ahead, contents
+from ping_llm.ingest.containers import contents
 from ping_llm.ingest.options import RAW_BYTES, STDIN, IngestOptions
 from ping_llm.ingest.records import Chunks, RawFile, Trouble
 from ping_llm.ingest.stretches import Stretch, StretchText, cut, first_text
@@ -132,10 +132,8 @@ class InputFile:
         text = StretchText(file, stretch)
         try:
             head = first_text(file, stretch.kind, LOOK_AHEAD)
-            with closing(ahead(iter(text))) as chunks:
-                yield from self._read_text(
-                    Chunks(chunks, self._name, self.trouble), head, stretch.number == 0
-                )
+            stream = Chunks(iter(text), self._name, self.trouble)
+            yield from self._read_text(stream, head, from_start=stretch.number == 0)
         except OSError:
             raise
         except Exception as error:

@@ -1,0 +1,79 @@
+"""What places add to a report: errors by distance and by pair of countries, and the baseline `distance`.
+
+The baseline is boosted like `boosted`, and knows nothing but where the two ends are: it is what a model that
+knows places has to beat.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from ping_llm.answer.methods.base import FLOOR_MS
+from ping_llm.answer.methods.boosted import Boosted
+from ping_llm.evaluate.scores import Scores, short
+from ping_llm.measurements.columns import Columns, Queries
+from ping_llm.measurements.history import History
+from ping_llm.measurements.places import FIBRE_KM_PER_MS, Places, distance_km, locations
+
+_EDGES_KM = (0, 100, 500, 1000, 2000, 5000, 10000)
+#: Pairs of countries that are listed, the most frequent first.
+_PAIRS = 15
+
+#: A typical path is this much longer than the great circle, and its ends cost this many ms.
+_DETOUR, _ENDS_MS = 1.6, 5.0
+
+
+class Distance(Boosted):
+    """Boosted trees on the great-circle distance and the coordinates of both ends."""
+
+    name = "distance"
+    revision = 1
+
+    def __init__(self, places: Places):
+        super().__init__()
+        self._places = places
+
+    def _features(self, queries: Queries, context: History) -> tuple[np.ndarray, np.ndarray]:
+        here, there = (locations(self._places.of_all(packed)) for packed in (queries.src, queries.dst))
+        distance = distance_km(here, there)
+        guess = np.log(2 * distance / FIBRE_KM_PER_MS * _DETOUR + _ENDS_MS)
+        guess = np.where(np.isnan(guess), np.log(self._medians.overall + FLOOR_MS), guess)
+        return np.stack([distance, *here.T, *there.T], axis=1), guess
+
+
+def digest(paths: Sequence[Path]) -> str:
+    """Of the files of places: answers by other places are other answers."""
+    found = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:12]
+
+
+class PlaceStrata:
+    """The groups of a test's questions by distance and by pair of countries."""
+
+    def __init__(self, asked: Columns, places: Places):
+        sources, destinations = places.of_all(asked.src), places.of_all(asked.dst)
+        self._asked = asked
+        distance = distance_km(locations(sources), locations(destinations))
+        step = np.searchsorted(_EDGES_KM, distance, side="right") - 1
+        names = [f"{a:,}–{b:,} km" for a, b in pairwise(_EDGES_KM)] + [f"{_EDGES_KM[-1]:,} km and more"]
+        known = ~np.isnan(distance)
+        self._groups = {"distance": {name: known & (step == i) for i, name in enumerate(names)}}
+        self._groups["distance"]["unknown"] = ~known
+        pairs = np.array(
+            [f"{a.country or '?'}→{b.country or '?'}" for a, b in zip(sources, destinations, strict=True)]
+        )
+        frequent = [name for name, _ in Counter(pairs.tolist()).most_common(_PAIRS)]
+        self._groups["country_pair"] = {name: pairs == name for name in frequent}
+
+    def of(self, scores: Scores) -> dict[str, dict]:
+        return {
+            kind: {name: short(scores, self._asked, chosen) for name, chosen in groups.items()}
+            for kind, groups in self._groups.items()
+        }
