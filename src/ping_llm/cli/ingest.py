@@ -36,11 +36,17 @@ def register(app: typer.Typer) -> None:
         workers: int = typer.Option(0, min=0, help="Worker processes; 0 is one per core, at most 8."),
         keep_going: bool = typer.Option(False, "--keep-going", help="Exit code 0 even if files are damaged."),
         overwrite: bool = typer.Option(False, "--overwrite", help="Replace a table made from other inputs."),
+        append: bool = typer.Option(
+            False,
+            "--append",
+            help="Add the files that are new to the table in --out, as if all were ingested.",
+        ),
         as_json: bool = typer.Option(False, "--json", help="Print the summary (ingest.json) as JSON."),
     ) -> None:
         """Read RIPE Atlas results or tables into one validated table, and count every result."""
         from collections import Counter
 
+        from ping_llm.errors import UsageError
         from ping_llm.ingest.accounting import nothing_usable
         from ping_llm.ingest.options import IngestOptions
         from ping_llm.ingest.run import ingest as run
@@ -48,7 +54,9 @@ def register(app: typer.Typer) -> None:
         from ping_llm.tables import print_json, table
 
         options = IngestOptions(rtt, source, traceroutes, src)
-        report = run(inputs, out, options, workers or None, overwrite)
+        if append and overwrite:
+            raise UsageError("--append and --overwrite exclude each other")
+        report = run(inputs, out, options, workers or None, overwrite, append)
         if as_json:
             print_json(report.as_json())
         else:

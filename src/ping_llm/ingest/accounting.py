@@ -149,7 +149,7 @@ _DAY = re.compile(r"date=\d{4}-\d\d-\d\d")
 #: Names in the folders: also what a killed run leaves, see files.whole_file.
 _DAYS = re.compile(rf"{re.escape(DAY_FILE)}|\.{re.escape(DAY_FILE)}\.\d+\.part")
 _REJECTS = re.compile(rf"{re.escape(REJECTS_FILE)}|\.{re.escape(REJECTS_FILE)}\.\d+\.part")
-_WORK = re.compile(r"[0-9a-f]{24}(-\d{5})?(\.aside)?|spill|tmp\w+")
+_WORK = re.compile(r"[0-9a-f]{24}(-\d{5})?(\.aside)?|spill|tmp\w+|append(\.json)?|\.append\.json\.\d+\.part")
 
 
 def read_summary(out: Path) -> dict[str, Any] | None:
@@ -169,7 +169,7 @@ def read_summary(out: Path) -> dict[str, Any] | None:
 def is_whole(out: Path, summary: dict[str, Any]) -> bool:
     """Are all files there that the summary tells of, each of the size that its own directory asks for?"""
     total = summary["total"]
-    rows = [_rows(path) for path in _day_files(out)]
+    rows = [_rows(path) for path in day_files(out)]
     rejects = _rows(out / REJECTS_FOLDER / REJECTS_FILE)
     return (
         None not in rows
@@ -197,7 +197,7 @@ def _rows(path: Path) -> int | None:
     return metadata.num_rows if end <= size - metadata.serialized_size - 8 else None
 
 
-def _day_files(out: Path) -> list[Path]:
+def day_files(out: Path) -> list[Path]:
     return [folder / DAY_FILE for folder in sorted(out.glob("date=*"))]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ping_llm.errors import UsageError
 from ping_llm.files import write_json
 from ping_llm.ingest import accounting
+from ping_llm.ingest import append as appending
 from ping_llm.ingest.accounting import Account
 from ping_llm.ingest.options import (
     MOST_WORKERS,
@@ -48,6 +49,10 @@ class IngestReport:
             total += account
         return total
 
+    def add(self, file: FileParts, account: Account) -> None:
+        facts = {name: file.done[name] for name in _FACTS}
+        self.files.append((utf8_name(file.task.path), account, facts))
+
     @property
     def troubles(self) -> list[str]:
         return [sentence for _, _, facts in self.files for sentence in facts["trouble"]]
@@ -70,8 +75,12 @@ def ingest(
     options: IngestOptions = IngestOptions(),
     workers: int | None = None,
     overwrite: bool = False,
+    append: bool = False,
 ) -> IngestReport:
     """Ingest files into `out`, continuing an interrupted run.
+
+    Args:
+      append: add the files that are new to the table that is there, if there is one.
 
     Raises:
       UsageError: inputs that do not exist, or an output folder that holds something else.
@@ -80,6 +89,11 @@ def ingest(
     out = literal(out)
     paths = find_files(inputs, out)
     workers = workers or min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    if appending.is_under_way(out):
+        with only_writer(out, "ingest"):
+            appending.complete(out)
+    if append and not overwrite and (out / accounting.SUMMARY_FILE).exists():
+        return _append(paths, out, options, workers)
     if not overwrite:
         done = _finished(out, paths, options)
         if done is not None and not (out / accounting.WORK_FOLDER).exists():
@@ -93,6 +107,22 @@ def ingest(
                 shutil.rmtree(out / accounting.WORK_FOLDER, ignore_errors=True)
                 return done
         return _ingest(paths, out, options, workers)
+
+
+def _append(paths: list[str], out: Path, options: IngestOptions, workers: int) -> IngestReport:
+    """The report of the whole table, with the new files in it."""
+    summary = accounting.read_summary(out) or {}
+    if not appending.new_paths(out, summary, paths, options):
+        return report_from_json(summary, options)
+    with only_writer(out, "ingest"):
+        accounting.refuse_strangers(out)
+        appending.complete(out)
+        # Whoever held the folder until now may have done it.
+        summary = accounting.read_summary(out) or {}
+        new = appending.new_paths(out, summary, paths, options)
+        if new:
+            appending.append(new, out, summary, options, workers)
+        return report_from_json(accounting.read_summary(out) or {}, options)
 
 
 def _ingest(paths: list[str], out: Path, options: IngestOptions, workers: int) -> IngestReport:
@@ -127,18 +157,18 @@ def _finished(out: Path, paths: list[str], options: IngestOptions) -> IngestRepo
     hashes = {entry["file"]: entry["sha256"] for entry in earlier["files"]}
     names = {path: utf8_name(path) for path in paths}
     same = earlier["options"] == options.as_json() and sorted(hashes) == sorted(names.values())
-    if not same or STDIN in paths or any(_sha256(path) != hashes[name] for path, name in names.items()):
+    if not same or STDIN in paths or any(sha256_of(path) != hashes[name] for path, name in names.items()):
         raise UsageError(
             f"{out} holds a table made from other inputs or options: choose another --out, or add --overwrite"
         )
-    return _report_from_json(earlier, options) if accounting.is_whole(out, earlier) else None
+    return report_from_json(earlier, options) if accounting.is_whole(out, earlier) else None
 
 
 def _is_empty(out: Path) -> bool:
     return all(entry.name == LOCK_FILE for entry in out.iterdir())
 
 
-def _sha256(path: str) -> str:
+def sha256_of(path: str) -> str:
     try:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -146,7 +176,7 @@ def _sha256(path: str) -> str:
         return ""
 
 
-def _report_from_json(value: dict[str, Any], options: IngestOptions) -> IngestReport:
+def report_from_json(value: dict[str, Any], options: IngestOptions) -> IngestReport:
     report = IngestReport(options)
     for entry in value["files"]:
         account = Account(
@@ -182,27 +212,30 @@ def _write_table(
     written = Written()
     with Progress("sort", total=len(groups), unit="groups of days") as progress:
         for one in pool.run(group_tasks, lambda reports: progress.advance(reports.finished), SORT_WORKERS):
-            written.measurements.update(one.measurements)
-            written.duplicates.update(one.duplicates)
-            written.packets.update(one.packets)
-            written.kinds.update(one.kinds)
+            written += one
     pool.run([RejectsTask(tuple(file.rejects for file in files), str(out))], lambda reports: None)
     report = IngestReport(options)
-    for task, done in ((file.task, file.done) for file in files):
-        account = Account(
-            results=done["results"],
-            measurements=written.measurements[task.number],
-            duplicates=written.duplicates[task.number],
-            not_pings=done["not_pings"],
-            rejects=Counter(done["rejects"]),
-            packets=written.packets[task.number],
-            kinds=_kinds_of(written, task.number),
-            **_hop_counts(done),
-        )
-        account.check(utf8_name(task.path))
-        report.files.append((utf8_name(task.path), account, {name: done[name] for name in _FACTS}))
+    for file in files:
+        account = account_of(file, written)
+        account.check(utf8_name(file.task.path))
+        report.add(file, account)
     report.total.check("all files together")
     return report
+
+
+def account_of(file: FileParts, written: Written) -> Account:
+    """Where the results of a file went."""
+    number, done = file.task.number, file.done
+    return Account(
+        results=done["results"],
+        measurements=written.measurements[number],
+        duplicates=written.duplicates[number],
+        not_pings=done["not_pings"],
+        rejects=Counter(done["rejects"]),
+        packets=written.packets[number],
+        kinds=_kinds_of(written, number),
+        **_hop_counts(done),
+    )
 
 
 def _kinds_of(written: Written, file: int) -> Counter[str]:

@@ -49,6 +49,13 @@ class Written:
     packets: Counter[int] = field(default_factory=Counter)
     kinds: Counter[tuple[int, int]] = field(default_factory=Counter)  # of measurements: (file, kind)
 
+    def __iadd__(self, other: "Written") -> "Written":
+        self.measurements.update(other.measurements)
+        self.duplicates.update(other.duplicates)
+        self.packets.update(other.packets)
+        self.kinds.update(other.kinds)
+        return self
+
 
 def group_days(days_of_parts: Sequence[tuple[str, dict[int, int]]], workers: int = 1) -> list[Group]:
     """Cut all days into groups of at least one day and, if possible, at most SORT_ROWS rows.
@@ -186,16 +193,34 @@ class GroupTask:
 
 @dataclass(frozen=True)
 class RejectsTask:
-    """Join the rejects of all files."""
+    """Join the rejects of all files, after those of a table that is appended to."""
 
     parts: tuple[tuple[tuple[str, int], ...], ...]  # of each file: its parts, and the lines before each
     out: str
+    earlier: str | None = None
     bytes: int = 0
 
     def run(self, report: Callable[[Reports], None]) -> None:
         from ping_llm.ingest.days import write_rejects
 
-        write_rejects(self.parts, Path(self.out))
+        write_rejects(self.parts, Path(self.out), None if self.earlier is None else Path(self.earlier))
+
+
+@dataclass(frozen=True)
+class OldDayTask:
+    """Turn a day of a table back into a part, of file 0; gives its rows."""
+
+    day: str
+    part: str
+
+    @property
+    def bytes(self) -> int:
+        return Path(self.day).stat().st_size
+
+    def run(self, report: Callable[[Reports], None]) -> int:
+        from ping_llm.ingest.days import day_as_part
+
+        return day_as_part(Path(self.day), Path(self.part))
 
 
 _reports: Any = None
