@@ -62,9 +62,9 @@ def test_an_interrupted_run_continues_with_the_files_that_are_missing(tmp_path, 
     kept = {path: path.stat().st_mtime_ns for path in work.glob("*/rows.parquet") if path.parent != gone}
     (gone / "done.json").unlink()
     seen = []
-    original = ingest_plan._run
+    original = ingest_plan.run_tasks
     monkeypatch.setattr(
-        ingest_plan, "_run", lambda tasks, *rest: (seen.extend(tasks), original(tasks, *rest))
+        ingest_plan, "run_tasks", lambda tasks, *rest: (seen.extend(tasks), original(tasks, *rest))
     )
     ingest(inputs, tmp_path / "out", workers=1)
     assert len(seen) == 1

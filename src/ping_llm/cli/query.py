@@ -254,6 +254,14 @@ def score(
         help="Print the uncalibrated bits of every field from the network alone, which is faster.",
     ),
     limit: int | None = typer.Option(None, "--limit", help="Largest number of measurements to score."),
+    out: Path | None = typer.Option(
+        None, "--out", help="Folder for the score of every result as Parquet by day; it resumes."
+    ),
+    step: str | None = typer.Option(
+        None, "--step", help="With --out, on clusters: score (the share of a task), then finish."
+    ),
+    task: int = typer.Option(0, "--task", help="Task of the step score to run, from 0."),
+    tasks: int = typer.Option(1, "--tasks", help="Number of tasks that share the step score."),
     data: Path | None = DATA,
     no_data: bool = NO_DATA,
     as_json: bool = typer.Option(False, "--json", help="Print JSON: one object per measurement."),
@@ -268,6 +276,19 @@ def score(
         raise UsageError(f"--above must be between 0 and 1, such as 0.99, not {above:g}")
     if raw and (above is not None or anomalies is not None):
         raise UsageError("--raw excludes --anomalies and --above, which compare calibrated answers")
+    if out is None and (step is not None or tasks != 1):
+        raise UsageError("--step, --task and --tasks need --out")
+    if out is not None:
+        if raw or anomalies is not None or above is not None or limit is not None or png is not None:
+            raise UsageError("--out excludes --raw, --anomalies, --above, --limit and --png")
+        from ping_llm.answer.bulk import score_days
+        from ping_llm.tables import print_json, table
+
+        summary = score_days(load(run, data, no_data), run, file, out, step, task, tasks)
+        if summary is not None:
+            rows = [(name.replace("_", " "), value) for name, value in summary.items()]
+            print_json(summary) if as_json else print(table(rows))
+        return
     model = load(run, data, no_data)
     if anomalies is not None or above is not None:
         print_anomalies(model, file, anomalies, limit, as_json, png, above)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,18 +97,19 @@ def read_files(tasks: Sequence[FileTask], pool: Workers, cut: bool) -> list[File
     pieces = [piece for task in waiting for piece in stretches.get(task.number, [task]) if not is_done(piece)]
     with Progress("ingest", unit="results") as progress:
         shown = _Shown(progress, len(tasks), len(tasks) - len(waiting))
-        _run(pieces, pool, shown)
+        run_tasks(pieces, pool, shown)
         hashes = _hashes([task for task in waiting if task.number in stretches], pool)
         joined = {number: join(tasks[number], own, hashes[number]) for number, own in stretches.items()}
         again = [tasks[number] for number, parts in joined.items() if parts is None]
         # Something is unusual about these: one reader says what, and keeps what is whole.
         for task in again:
             shown.take_back(stretches[task.number])
-        _run(again, pool, shown)
+        run_tasks(again, pool, shown)
     return [joined.get(task.number) or _whole(task) for task in tasks]
 
 
-def _run(tasks: Sequence[FileTask], pool: Workers, shown: "_Shown") -> None:
+def run_tasks(tasks: Sequence[FileTask], pool: Workers, shown: Callable[[Reports], None]) -> None:
+    """Read files and stretches."""
     # The largest first, so that no worker is left alone with one at the end.
     ordered = sorted(tasks, key=lambda task: -task.bytes)
     for task in ordered:

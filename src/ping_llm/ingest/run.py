@@ -11,7 +11,7 @@ from typing import Any
 
 from ping_llm.errors import UsageError
 from ping_llm.files import write_json
-from ping_llm.ingest import accounting
+from ping_llm.ingest import accounting, cluster
 from ping_llm.ingest import append as appending
 from ping_llm.ingest.accounting import Account
 from ping_llm.ingest.options import (
@@ -107,6 +107,53 @@ def ingest(
                 shutil.rmtree(out / accounting.WORK_FOLDER, ignore_errors=True)
                 return done
         return _ingest(paths, out, options, workers)
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Where the reading is done: on this machine, by the tasks of a cluster, or by Spark.
+
+    Attributes:
+      engine: `local` or `spark`.
+      step: `read` for the share of a task, `finish` for the rest; None for everything.
+    """
+
+    engine: str = "local"
+    spark_master: str | None = None
+    step: str | None = None
+    task: int = 0
+    tasks: int = 1
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("local", "spark"):
+            raise UsageError(f"--engine {self.engine} is not one of local, spark")
+        if self.step not in (None, *cluster.STEPS):
+            raise UsageError(f"--step {self.step} is not one of {', '.join(cluster.STEPS)}")
+        if self.step is not None and self.engine == "spark":
+            raise UsageError("--engine spark and --step exclude each other: Spark runs all tasks itself")
+
+
+def ingest_on_cluster(
+    inputs: Sequence[str],
+    out: Path,
+    options: IngestOptions,
+    workers: int | None,
+    where: ClusterOptions,
+) -> IngestReport | None:
+    """Read as `where` says, then finish as `ingest` does: the same bytes. None after a step `read`."""
+    out = literal(out)
+    done = _finished(out, find_files(inputs, out), options)
+    if done is None:
+        count = workers or min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+        if where.step == "read":
+            cluster.read_share(inputs, out, options, count, where.task, where.tasks)
+            return None
+        if where.step == "finish":
+            cluster.refuse_unread(inputs, out, options, count)
+        else:
+            cluster.read_on_spark(inputs, out, options, count, where.spark_master)
+    # With one worker, files would be read whole, not in the stretches that are there.
+    return ingest(inputs, out, options, max(workers or 0, 2))
 
 
 def _append(paths: list[str], out: Path, options: IngestOptions, workers: int) -> IngestReport:
