@@ -5,6 +5,7 @@ knows places has to beat.
 """
 
 import hashlib
+import importlib.util
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -45,16 +46,38 @@ class Distance(Boosted):
         return np.stack([distance, *here.T, *there.T], axis=1), guess
 
 
-def digest(paths: Sequence[Path]) -> str:
-    """Of the files of places: answers by other places are other answers."""
-    found = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()[:12]
+class Located:
+    """What an evaluation does with files of places."""
+
+    def __init__(self, files: Sequence[str]):
+        self._files = [Path(file) for file in files]
+        self._places = Places(self._files)
+
+    @property
+    def can_boost(self) -> bool:
+        """Is scikit-learn installed?"""
+        return importlib.util.find_spec("sklearn") is not None
+
+    @property
+    def folder(self) -> str:
+        """Of the baseline's parts: answers by other places are other answers."""
+        found = hashlib.sha256()
+        for path in self._files:
+            with path.open("rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+        return f"distance-{found.hexdigest()[:12]}"
+
+    def method(self) -> Distance:
+        return Distance(self._places)
+
+    def add_strata(self, methods: dict[str, dict], asked: Columns, scores: dict[str, Scores]) -> None:
+        """Add the figures by distance and by pair of countries to those of each method."""
+        groups = _Groups(asked, self._places)
+        for name, part in scores.items():
+            methods[name]["strata"] |= groups.of(part)
 
 
-class PlaceStrata:
+class _Groups:
     """The groups of a test's questions by distance and by pair of countries."""
 
     def __init__(self, asked: Columns, places: Places):

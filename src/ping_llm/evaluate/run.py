@@ -4,7 +4,6 @@ A part is one method's answers to one test. Run again after an interruption, onl
 """
 
 import hashlib
-import importlib.util
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,8 @@ from ping_llm.answer.model import Model
 from ping_llm.answer.network import ALSO_UNNAMED, Asking
 from ping_llm.answer.show import moment_text
 from ping_llm.errors import PingError, UsageError
-from ping_llm.evaluate import by_place, report
+from ping_llm.evaluate import report
+from ping_llm.evaluate.by_place import Located
 from ping_llm.evaluate.inputs import EvaluateOptions, EvaluationData, Test, read
 from ping_llm.evaluate.metrics import Bootstrap
 from ping_llm.evaluate.scores import ANSWER_LEVELS, LEVELS, Scores, say_damaged, sources_of, strata, summary
@@ -31,7 +31,6 @@ from ping_llm.locks import only_writer
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
-from ping_llm.measurements.places import Places
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.progress import Progress
 from ping_llm.splits.novelty import Novelty
@@ -100,10 +99,9 @@ def _evaluate(
     methods: list[tuple[str, str, Callable[[], Answering]]] = [
         (name, _baseline_folder(name), partial(make, name)) for name in map(full_name, options.baselines)
     ]
-    located = Places([Path(path) for path in options.places]) if options.places else None
-    if located is not None and importlib.util.find_spec("sklearn"):
-        place = f"distance-{by_place.digest([Path(path) for path in options.places])}"
-        methods.append(("distance", place, partial(by_place.Distance, located)))
+    located = Located(options.places) if options.places else None
+    if located is not None and located.can_boost:
+        methods.append(("distance", located.folder, located.method))
     if truth is not None:
         methods.append(("truth", "truth", lambda: truth))
     scores: dict[str, dict[str, Scores]] = {test.name: {} for test in data.tests}
@@ -296,9 +294,7 @@ def _result(data, options, scores, context, run, load, located) -> dict:
             for name, part in scores[test.name].items()
         }
         if located is not None:
-            groups = by_place.PlaceStrata(test.asked, located)
-            for name, part in scores[test.name].items():
-                tests[test.name][name]["strata"] |= groups.of(part)
+            located.add_strata(tests[test.name], test.asked, scores[test.name])
     return {
         "format": FORMAT,
         "run": None if run is None else str(run),
