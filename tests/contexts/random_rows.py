@@ -9,8 +9,13 @@ from ping_llm.rows.block import RowBlock
 _MAPPED = np.array([0] * 10 + [255] * 2, np.uint8)
 
 
-def random_rows(seed: int, counts: np.ndarray, destinations: int = 6, gap: float = 200.0) -> MemoryRows:
-    """Rows of these many measurements, 42 % IPv6, few destinations, gaps of about `gap` seconds."""
+def random_rows(
+    seed: int, counts: np.ndarray, destinations: int = 6, gap: float = 200.0, shared: bool = False
+) -> MemoryRows:
+    """Rows of these many measurements, 42 % IPv6, few destinations, gaps of about `gap` seconds.
+
+    Each row has destinations of its own, unless they are `shared`.
+    """
     random = np.random.default_rng(seed)
     rows, total = len(counts), int(np.sum(counts))
     src = random.integers(0, 256, (rows, 16), np.uint8)
@@ -18,6 +23,9 @@ def random_rows(seed: int, counts: np.ndarray, destinations: int = 6, gap: float
     ipv4 = random.random(rows) < 0.58
     src[ipv4, :12] = _MAPPED
     pools = random.integers(0, 256, (rows, destinations, 16), np.uint8)
+    if shared:
+        pools[:] = pools[0]
+        pools[:, ::2, :14] = pools[:, :1, :14]  # some with a common prefix
     pools[:, :, 0] = 0x2A
     pools[ipv4, :, :12] = _MAPPED
     of_row = np.repeat(np.arange(rows), counts)

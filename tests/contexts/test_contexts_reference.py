@@ -30,33 +30,36 @@ def options(draw):
         ordered_fields=draw(probability),
         focus_probability=focus,
         wide_probability=min(draw(probability), 1 - focus),
+        crossed_probability=draw(probability),
+        scramble_probability=draw(probability),
         focus_destinations=draw(st.sampled_from([1, 2, 4])),
         timestamps_all=share,
         timestamps_part=min(draw(probability), 1 - share),
         measurements_per_context=draw(st.sampled_from([1, 7, 30])),
         max_contexts_per_row=draw(st.sampled_from([1, 3, 16])),
-        max_context_tokens=draw(st.sampled_from([0, 90])),
+        max_context_tokens=draw(st.sampled_from([0, 90, 250])),
         max_segments=draw(st.sampled_from([1, 3, 32])),
         fields=",".join(["src", "dst", "rtt", *sorted(extra)]),
         rtt_encoding=draw(st.sampled_from(["compact", "float64", "clipped"])),
     )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     options=options(),
     seed=st.integers(0, 2**63 - 1),
     counts=st.lists(st.integers(1, 80), min_size=1, max_size=40),
-    length=st.sampled_from([96, 131]),
+    length=st.sampled_from([96, 131, 400]),
     batch_size=st.sampled_from([1, 6, 150]),
     epochs=st.sampled_from([None, 1, 2]),
     destinations=st.sampled_from([3, 20]),
     gap=st.sampled_from([30.0, 2000.0]),
+    shared=st.booleans(),
 )
 def test_compiled_and_plain_batches_are_equal(
-    options, seed, counts, length, batch_size, epochs, destinations, gap
+    options, seed, counts, length, batch_size, epochs, destinations, gap, shared
 ):
-    rows = random_rows(seed % 1000, np.array(counts), destinations=destinations, gap=gap)
+    rows = random_rows(seed % 1000, np.array(counts), destinations=destinations, gap=gap, shared=shared)
     arguments = {"batch_size": batch_size, "length": length, "seed": seed, "epochs": epochs}
     many = 260 // batch_size + 2  # a unit and a bit of the next
     plain = list(islice(ReferenceBatches(rows, options, **arguments), many))

@@ -198,7 +198,7 @@ def by_method(method: Method, queries: Queries, history: History, stack: Stack) 
 
 
 def _method_of(stack: Stack, name: str) -> Method:
-    name = full_name(name)
+    name = name if name in stack.methods else full_name(name)
     if name not in stack.methods:
         raise UsageError(
             f"this run's stack does not use {name!r}, so the run does not have it; it has "

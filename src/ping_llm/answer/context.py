@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import permutations
 
@@ -13,6 +13,7 @@ from ping_llm.interchange import Table, is_table
 from ping_llm.measurements.addresses import Prefix, pack_one, parse_prefix, unnamed, unpack_one
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.schema import END_TIME, MIN_TIME, Measurement
+from ping_llm.measurements.scramble import pseudonym, pseudonyms
 from ping_llm.tokens import vocab
 from ping_llm.tokens.reference import encode_address, encode_time
 from ping_llm.tokens.rtt import RttEncoding
@@ -32,6 +33,7 @@ class Context:
       time: int64 [n], µs since 1970; NO_TIME: not known.
       rtt: float64 [n], ms; -1 for no reply.
       rank: int64 [n]: 0 is the most relevant; the largest ranks are left out first when not all fit.
+      known: bytes of each destination that are stated; 0: all.
     """
 
     src: np.ndarray
@@ -39,6 +41,7 @@ class Context:
     time: np.ndarray
     rtt: np.ndarray
     rank: np.ndarray
+    known: int = 0
 
     def __len__(self) -> int:
         return len(self.rtt)
@@ -93,7 +96,14 @@ class Context:
         return cls(none, none, np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
 
     def take(self, index: np.ndarray) -> "Context":
-        return Context(self.src[index], self.dst[index], self.time[index], self.rtt[index], self.rank[index])
+        columns = (self.src, self.dst, self.time, self.rtt, self.rank)
+        src, dst, time, rtt, rank = (column[index] for column in columns)
+        return Context(src, dst, time, rtt, rank, self.known)
+
+    def scrambled(self, key: int) -> "Context":
+        """The same with pseudonyms of the destinations."""
+        dst, known = pseudonyms(self.dst, key)
+        return replace(self, dst=dst, known=known)
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,15 @@ class Question:
         question = cls(source, destination, None if at is None else as_microseconds(at), context)
         question.check_context()
         return question
+
+    def scrambled(self, key: int) -> "Question":
+        """The same with pseudonyms under a key in place of all addresses (`measurements.scramble`)."""
+        return Question(
+            pseudonym(self.src, key),
+            None if self.dst is None else pseudonym(self.dst, key),
+            self.time,
+            None if self.context is None else self.context.scrambled(key),
+        )
 
     def check_context(self) -> None:
         if self.context is None or not len(self.context):
@@ -297,7 +316,7 @@ def _fitting(question: Question, encoding: RttEncoding, room: int) -> Context:
     if question.seconds is not None:
         context = context.take(context.seconds < question.seconds)
     # At most: role and address, time (absolute for the first, then mostly short), result, MEASUREMENT.
-    address = 17 if question.src.version == 6 else 5
+    address = context.known + 2 if context.known else 17 if question.src.version == 6 else 5
     while len(context):
         timed = context.seconds[context.seconds >= 0]
         deltas = np.diff(timed)
@@ -327,7 +346,7 @@ def _encode(
     starts = np.cumsum(counts) - counts
     columns.first[starts[counts > 0]] = True
     columns.dst[:] = np.concatenate([context.dst for context in contexts])
-    columns.dst_known[:] = 0
+    columns.dst_known[:] = np.repeat([context.known for context in contexts], counts)
     columns.seconds[:] = np.concatenate([context.seconds for context in contexts])
     columns.rtt[:] = np.concatenate([context.rtt for context in contexts])
     for question, start, count in zip(questions, starts, counts, strict=True):

@@ -37,6 +37,7 @@ from ping_llm.answer.context import (
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.explain import LEFT_OUT, Explanation, explain
 from ping_llm.answer.generate import ROOM_IPV4, ROOM_IPV6, Generated, generate
+from ping_llm.answer.methods.pretrained import is_packaged
 from ping_llm.answer.past import Data
 from ping_llm.answer.plan import Measure, Plan
 from ping_llm.answer.rank import Ranking
@@ -90,12 +91,16 @@ class Model:
 
     @classmethod
     def load(cls, source: str | Path, *, data: str | Path | bool = True) -> "Model":
-        """Load a run, a checkpoint or an export.
+        """Load a run, a checkpoint, an export, or `base`, the model in the package.
 
         Args:
           data: probe rows from which contexts are taken. True: those recorded in the run, if they still
             exist; False: none.
         """
+        if is_packaged(source):
+            from ping_llm.answer.base import BaseModel
+
+            return BaseModel.packaged(data)
         keep_compiled()
         model = export.read(source)
         try:

@@ -82,7 +82,7 @@ def ways(
     out = []
     for index, (first, high) in enumerate(zip(past.low, past.high, strict=True)):
         low = max(first, high - _LOOK_BACK)
-        src, dst = _end(queries.src, queries.src_bits, index), _end(queries.dst, queries.dst_bits, index)
+        src, dst = end(queries.src, queries.src_bits, index), end(queries.dst, queries.dst_bits, index)
         chosen = relevance(past.columns.dst[low:high], dst, asking.size, asking.pair_share) + low
         known = past.columns.take(chosen)
         context = Context.of(queries.src[index], known.dst, known.time, known.rtt, np.arange(len(chosen)))
@@ -105,7 +105,7 @@ def ways(
     return out
 
 
-def _end(packed: np.ndarray, bits: np.ndarray | None, index: int) -> Prefix:
+def end(packed: np.ndarray, bits: np.ndarray | None, index: int) -> Prefix:
     """The source or destination of a query, which may be a prefix."""
     if bits is None or not bits[index]:
         return Prefix.of(packed[index])
@@ -171,10 +171,10 @@ def curves(
     failure, used = np.empty(len(prompts)), np.array([prompt.used for prompt in prompts], np.int64)
     for number, distribution in model.distributions(prompts):
         each[number], failure[number] = distribution.cdf(GRID), distribution.failure
-    return _averaged(each, failure, used, owner, len(queries))
+    return averaged(each, failure, used, owner, len(queries))
 
 
-def _averaged(
+def averaged(
     each: np.ndarray, failure: np.ndarray, used: np.ndarray, owner: np.ndarray, count: int
 ) -> Curves:
     """Mixtures with equal weights, of failures and replies together."""

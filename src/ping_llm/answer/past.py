@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ping_llm.answer.context import Context, Question
+from ping_llm.contexts.memory_rows import MemoryRows, rows_of_columns
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
@@ -71,10 +72,15 @@ _KEPT = 2_000_000
 class Data:
     """Probe rows (`ping-llm rows build`), found by source through their index."""
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, store: RowStore | MemoryRows | None = None):
         self.path = Path(path)
-        self._store = RowStore(path)
+        self._store = store or RowStore(path)
         self._read: Recent[bytes, Columns] = Recent(_KEPT, len)
+
+    @classmethod
+    def of(cls, measurements: Columns) -> "Data":
+        """Measurements in memory."""
+        return cls("memory", rows_of_columns(measurements))
 
     @property
     def fingerprint(self) -> str:

@@ -97,6 +97,11 @@ def basis(answer: RttAnswer) -> list[str]:
         )
         return [f"the network alone, not calibrated; its context was {used}"]
     lines = []
+    packaged = known.get("packaged", False)
+    if packaged:
+        lines.append(
+            "base, the packaged model: trained on other data, it answers from the measurements given"
+        )
     source = known["source_trained"] or known["source_measurements"] > 0
     destination = known["destination_trained"]
     if not source and not destination:
@@ -112,7 +117,8 @@ def basis(answer: RttAnswer) -> list[str]:
     pair, others = known["pair_measurements"], known["source_measurements"] - known["pair_measurements"]
     lines.append(
         f"based on {counted(pair, 'earlier measurement')} of this pair, {others:,} of the source to other "
-        f"destinations, {known['destination_measurements']:,} of all sources to the destination in training"
+        f"destinations, {known['destination_measurements']:,} of all sources to the destination "
+        f"{'in the data' if packaged else 'in training'}"
     )
     if known["pair_observed"]:
         seen = known["pair_observed"]
@@ -126,8 +132,10 @@ def basis(answer: RttAnswer) -> list[str]:
             ("source network", "source_network"), ("destination network", "destination_network"),
         )
     ]  # fmt: skip
-    lines.append(f"trained on: {', '.join(trained)}")
-    calibration = "calibrated on held-out questions" if answer.calibrated else "not calibrated"
+    lines.append(f"{'in the data' if packaged else 'trained on'}: {', '.join(trained)}")
+    calibration = "not calibrated"
+    if answer.calibrated:
+        calibration = "calibrated on held-out questions" + (" of other studies" if packaged else "")
     lines.append(f"kind of question: {known['kind']} · method: {answer.method} ({calibration})")
     return lines
 

@@ -102,7 +102,7 @@ def fit_stack(
     trained = Novelty.of(network_train)
     replied = network_train.rtt[network_train.replied]
     most_ms = 2 * float(replied.max()) if len(replied) else 1000.0
-    held = _ask(model, fitted, trained, parts, most_ms)
+    held = ask(model, fitted, trained, parts, most_ms)
     components = ((NETWORK,) if model is not None else ()) + tuple(names)
     more = [_ask_methods(names, learned, parts_of(asked), most_ms) for learned, asked in further]
     spread, weights = fit_weights(held, components, Held.concatenate(more) if more else None)
@@ -110,7 +110,7 @@ def fit_stack(
         components, fitted, weights, spread, np.zeros(KINDS), np.ones(KINDS), np.zeros(KINDS), most_ms,
         FailureRates(network_train), trained, trained,
     )  # fmt: skip
-    shift, scale = _recalibration(held, draft)
+    shift, scale = recalibration(held, draft.weights)
     draft = replace(draft, shift=shift, scale=scale)
     share, own, figures = _points(draft, parts, held)
     used = [i for i, name in enumerate(components) if name == NETWORK or (weights[:, i] > 0).any()]
@@ -143,10 +143,10 @@ def _with_methods(stack: Stack, train: Columns, about: dict[str, Any]) -> Stack:
 
 def _ask_methods(names: Sequence[str], train: Columns, parts: Sequence[Part], most_ms: float) -> Held:
     """The simple methods on the questions of a further split."""
-    return _ask(None, {name: make(name).fit(train) for name in names}, Novelty.of(train), parts, most_ms)
+    return ask(None, {name: make(name).fit(train) for name in names}, Novelty.of(train), parts, most_ms)
 
 
-def _ask(
+def ask(
     model: "Model | None",
     fitted: dict[str, Method],
     trained: Novelty,
@@ -204,9 +204,9 @@ def _interpolated(levels: np.ndarray, at: np.ndarray) -> np.ndarray:
     return np.stack([np.interp(x, GRID, row) for x, row in zip(at, levels, strict=True)])
 
 
-def _recalibration(held: Held, stack: Stack) -> tuple[np.ndarray, np.ndarray]:
-    """Shift and scale of each kind."""
-    weights = stack.weights[held.known.cell] * (1 - held.failure)
+def recalibration(held: Held, by_cell: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Shift and scale of each kind, for a mixture with these weights."""
+    weights = by_cell[held.known.cell] * (1 - held.failure)
     replies = np.maximum(weights.sum(axis=1), 1e-300)
     mixture = np.einsum("nc,ncp->np", weights, held.below) / replies[:, None]
     shift, scale = np.zeros(KINDS), np.ones(KINDS)

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from ping_llm.answer.model import Model
     from ping_llm.answer.names import End, Named, Names
 
-RUN = typer.Argument(help="Run, checkpoint or export.", show_default=False)
+RUN = typer.Argument(help="Run, checkpoint or export, or base, the model in the package.", show_default=False)
 OPTIONAL_RUN = typer.Argument(
     None,
-    help="Run, checkpoint or export. Without one, --method must be a simple method and --data be given.",
+    help="Run, checkpoint or export.  [default: base, the model in the package, which answers from --data "
+    "or --context]",
     show_default=False,
 )
 SRC = typer.Option(
@@ -342,6 +343,20 @@ def load(run: Path, data: Path | None, no_data: bool) -> "Model":
     if model.data_note:
         typer.echo(f"note: {model.data_note}", err=True)
     return model
+
+
+def load_with(
+    run: Path | None, data: Path | None, no_data: bool, context: Path | None
+) -> "tuple[Model, Path | None]":
+    """The model and the context that is left to read: the packaged model takes any file as its data."""
+    from ping_llm.answer.methods.pretrained import NAME, is_packaged
+
+    run = run or Path(NAME)
+    if not is_packaged(run) or context is None:
+        return load(run, data, no_data), context
+    if data is not None:
+        raise UsageError("--data and --context exclude each other: the packaged model answers from either")
+    return load(run, context, no_data), None
 
 
 def _range(text: str) -> tuple[float, float]:

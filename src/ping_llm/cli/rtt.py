@@ -90,11 +90,12 @@ def rtt(
 
     elif token_file is not None or ca is not None:
         raise UsageError("--token-file and --ca need --url")
-    elif run is None:
+    elif run is None and method not in ("stack", "network"):
         asked = query.simple_method(method, data)
         ask = asked.rtt_stream
     else:
-        asked = model = query.load(run, data, no_data)
+        model, context = query.load_with(run, data, no_data, context)
+        asked = model
 
         def ask(questions: "Sequence[Question]") -> "Iterator[tuple[int, RttAnswer]]":
             return model.rtt_stream(questions, raw=raw, method=method, all_orders=all_orders)
@@ -105,8 +106,9 @@ def rtt(
     assert src is not None
     assert dst is not None
     ends = query.names(asked, places).pair(src, dst)
+    known = query.read_context(context)
     questions = [
-        Question.of(one, other, at, query.read_context(context))
+        Question.of(one, other, at, known)
         for one in ends[0].ends
         for other in ends[1].ends
         if one.version == other.version or len(ends[0].ends) == len(ends[1].ends) == 1

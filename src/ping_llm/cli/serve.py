@@ -12,7 +12,11 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    run: Path = query.RUN,
+    run: Path = typer.Argument(
+        Path("base"),
+        help="Run, checkpoint or export. base: the model in the package, which answers from --data.",
+        show_default=True,
+    ),
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
     places: Path | None = typer.Option(

@@ -1,6 +1,7 @@
 """ping-llm simulate"""
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -12,6 +13,11 @@ def register(app: typer.Typer) -> None:
         measurements: int = typer.Option(
             1_000_000, "--measurements", "-n", help="Number of measurements, exactly."
         ),
+        worlds: int | None = typer.Option(
+            None,
+            help="Number of different worlds that share the measurements, in folders of their own. Sizes and "
+            "shares are drawn for each.",
+        ),
         probes: int | None = typer.Option(None, help="Number of sources. [default: one per 28 measurements]"),
         targets: int | None = typer.Option(
             None, help="Number of destinations, each with an IPv4 and an IPv6 address. [default: 4 √probes]"
@@ -19,9 +25,11 @@ def register(app: typer.Typer) -> None:
         days: int | None = typer.Option(None, help="Number of days. [default: 7 for a million measurements]"),
         seed: int = typer.Option(0, help="Random seed; the same seed gives the same bytes."),
         ases: int | None = typer.Option(None, help="Number of ASes. [default: √(probes + targets)]"),
-        ipv6: float = typer.Option(0.42, help="Share of IPv6 measurements."),
-        failed: float = typer.Option(0.035, help="Share of measurements without a reply."),
-        start: str = typer.Option("2024-01-01", help="First day, as YYYY-MM-DD."),
+        ipv6: float | None = typer.Option(None, help="Share of IPv6 measurements. [default: 0.42]"),
+        failed: float | None = typer.Option(
+            None, help="Share of measurements without a reply. [default: 0.035]"
+        ),
+        start: str | None = typer.Option(None, help="First day, as YYYY-MM-DD. [default: 2024-01-01]"),
         as_json: bool = typer.Option(False, "--json", help="Print the options and the time taken as JSON."),
     ) -> None:
         """Write measurements of a synthetic Internet whose true distribution is known.
@@ -35,20 +43,29 @@ def register(app: typer.Typer) -> None:
         from ping_llm.tables import print_json, table
 
         begun = time.monotonic()
-        options = WorldOptions(
-            measurements=measurements,
-            probes=probes,
-            targets=targets,
-            days=days,
-            seed=seed,
-            ases=ases,
-            ipv6_share=ipv6,
-            failed_share=failed,
-            start=start,
-        )
-        world = write(out, options)
+        given: dict[str, Any] = {
+            "probes": probes,
+            "targets": targets,
+            "days": days,
+            "ases": ases,
+            "ipv6_share": ipv6,
+            "failed_share": failed,
+            "start": start,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        if worlds is not None:
+            from ping_llm.errors import UsageError
+            from ping_llm.simulate.worlds import simulate_worlds
+
+            if given:
+                option = next(iter(given)).removesuffix("_share")
+                raise UsageError(f"--worlds draws --{option} for each world: leave it out.")
+            written = simulate_worlds(out, worlds, measurements, seed)
+            about: dict[str, Any] = {"worlds": len(written), "measurements": measurements, "seed": seed}
+        else:
+            about = write(out, WorldOptions(measurements=measurements, seed=seed, **given)).options.to_json()
         seconds = time.monotonic() - begun
-        result = {**world.options.to_json(), "out": str(out), "seconds": round(seconds, 2)}
+        result = {**about, "out": str(out), "seconds": round(seconds, 2)}
         if as_json:
             print_json(result)
         else:

@@ -73,7 +73,7 @@ class Stream:
         )
 
     def filler(self) -> UnitFiller:
-        return UnitFiller(
+        filler = UnitFiller(
             rows=self.rows,
             parameters=Parameters.of(self.options, self.length),
             seed=self.seed,
@@ -84,6 +84,7 @@ class Stream:
             fillers=self.epochs is None,
             on_bad_row=self.on_bad_row,
         )
+        return filler.with_crossing() if self.options.crossed_probability else filler
 
     def unit_bytes(self) -> int:
         """Memory of a filled unit of this host."""

@@ -17,6 +17,7 @@ from ping_llm.contexts.draws import (
     NONE,
     ORDERED,
     SAMPLE,
+    SCRAMBLE_KEY,
     SHUFFLE,
     UNNAMED,
     UNTIMED_PLACE,
@@ -25,13 +26,16 @@ from ping_llm.contexts.draws import (
     WIDE,
     WIDE_REACH,
     WINDOW,
+    address_bytes,
     below,
     draw,
+    is_scrambled,
     known_destination,
     lower,
     untimed_count,
     upper,
 )
+from ping_llm.measurements.scramble import SHORT, scramble_into, short_into
 from ping_llm.tokens.codec import (
     put_address,
     put_errors,
@@ -64,7 +68,7 @@ def _order_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(packed, np.int64), np.array(starts, np.int64), np.array(counts, np.int64)
 
 
-_ORDERS, _ORDER_STARTS, _ORDER_COUNTS = _order_tables()
+ORDERS, ORDER_STARTS, ORDER_COUNTS = _order_tables()
 
 
 @kernel
@@ -210,12 +214,30 @@ def arrange(order, timed, chosen, loose, key, mode, count):
 
 
 @kernel
+def pseudonym_into(out, packed, ipv4, known, key):
+    """The pseudonym of an address, and how many of its bytes are stated; 0 means all sixteen or four."""
+    if ipv4:
+        scramble_into(out, packed, key)
+        return known
+    short_into(out, packed, key)
+    return known if known else SHORT
+
+
+@kernel
 def write(out, position, key, shape, order, timed, source, ipv4, begin, columns, p):
     """Write the context's tokens at out[position]; return the position after them."""
     time, dst, rtt, size, errors, msm_id = columns
-    address = 4 if ipv4 else 16
+    scrambled = is_scrambled(key, p)
+    address = address_bytes(ipv4, scrambled)
     previous = np.int64(-1)
     ordered = upper(draw(key, ORDERED, 0)) < p.ordered
+    pseudonyms = draw(key, SCRAMBLE_KEY, 0)
+    stated_source, stated = np.empty(16, np.uint8), np.empty(16, np.uint8)
+    source_bytes = shape.source_bytes
+    if scrambled:
+        source_bytes = pseudonym_into(stated_source, source, ipv4, source_bytes, pseudonyms)
+    else:
+        stated_source[:] = source
     for place in range(shape.measurements):
         at = begin + order[place]
         bits = draw(key, MEASUREMENT_BITS, place)
@@ -242,8 +264,8 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
             fields += 1
         which = 0  # the first of the sorted orders: source, destination, time, result
         if not ordered:
-            which = below(draw(key, FIELD_ORDER, place), _ORDER_COUNTS[fields])
-        permutation = _ORDERS[_ORDER_STARTS[fields] + which]
+            which = below(draw(key, FIELD_ORDER, place), ORDER_COUNTS[fields])
+        permutation = ORDERS[ORDER_STARTS[fields] + which]
 
         out[position] = MEASUREMENT
         position += 1
@@ -251,7 +273,11 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
             field = (present >> (3 * ((permutation >> (3 * turn)) & 7))) & 7
             if field == _DST:
                 known = known_destination(key, place, lower(bits) < p.prefix, address)
-                position = put_address(out, position, DST_IPV4, DST_IPV6, dst[at], known)
+                if scrambled:
+                    known = pseudonym_into(stated, dst[at], ipv4, known, pseudonyms)
+                    position = put_address(out, position, DST_IPV4, DST_IPV6, stated, known)
+                else:
+                    position = put_address(out, position, DST_IPV4, DST_IPV6, dst[at], known)
             elif field == _RESULT:
                 position = put_result(out, position, rtt[at], p.encoding, p.clip_limit_ms)
             elif field == _TIME:
@@ -261,7 +287,7 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
             elif field == _SRC and shape.source_bytes == UNNAMED:
                 position = put_unnamed_source(out, position, ipv4)
             elif field == _SRC:
-                position = put_address(out, position, SRC_IPV4, SRC_IPV6, source, shape.source_bytes)
+                position = put_address(out, position, SRC_IPV4, SRC_IPV6, stated_source, source_bytes)
             elif field == _SIZE:
                 position = put_size(out, position, size[at])
             elif field == _ERRORS:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ping_llm.compiled import kernel
 from ping_llm.hashing import GOLDEN, finalize_one
+from ping_llm.measurements.scramble import SHORT
 
 # What is drawn. The number is part of the hash: never reuse one for another purpose.
 MODE = 1
@@ -43,6 +44,15 @@ SEQUENCE_ORDER = 22
 ROUND = 23  # to 28: one for each of ROUNDS
 ORDERED = 29
 SOURCE_UNNAMED = 30
+SCRAMBLED = 31
+SCRAMBLE_KEY = 32
+CROSSED_KIND = 33
+CROSSED_ANCHOR = 34
+CROSSED_PAIR = 35
+CROSSED_OWN = 36  # index 0: how many; from 1 on: which
+CROSSED_OTHERS = 37  # the same
+CROSSED_TIE = 38
+CROSSED_GROUP = 39
 
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -158,12 +168,17 @@ ALL, PART, NONE = 0, 1, 2
 MODE_NAMES = ("all", "part", "none")
 
 # Kinds of selection.
-WHOLE, WINDOW, FOCUSED, WIDE = 0, 1, 2, 3
-KIND_NAMES = ("whole", "window", "focused", "wide")
+WHOLE, WINDOW, FOCUSED, WIDE, CROSSED = 0, 1, 2, 3, 4
+KIND_NAMES = ("whole", "window", "focused", "wide", "crossed")
 
 #: A wide context looks so many measurements far to either side for each that it has room for: a probe that
 #: pings thirty destinations in turn is through with them after one. More would only cost time.
 WIDE_REACH = 32
+
+#: A crossed context has room for so many measurements at least that state their source. Smaller rests are
+#: filled with other kinds, among them the last stretch of a sequence (`fill.LAST_STRETCH`): there what fits
+#: best is taken, and a crossed context would always fit.
+CROSSED_LEAST = 10
 
 # Tokens of a time: the first of a context is absolute; rows are in order and within 1970–2100, so
 # every other one is a delta that four bytes can hold.
@@ -220,9 +235,30 @@ def known_destination(key, place, cut, address):
 
 
 @kernel
-def _fitting(key, most, budget, address, source_bytes, mode, p):
-    """The most measurements, up to `most`, whose bound is within the budget; and that bound."""
-    source = address + 1
+def is_scrambled(key, p):
+    """Whether the context states pseudonyms."""
+    return upper(draw(key, SCRAMBLED, 0)) < p.scramble
+
+
+@kernel
+def address_bytes(ipv4, scrambled):
+    """Bytes of a whole address as a context states it: pseudonyms of IPv6 addresses are short."""
+    return 4 if ipv4 or scrambled else 16
+
+
+@kernel
+def address_length(ipv4, scrambled):
+    """Its tokens: the role and the bytes; a short pseudonym is stated as a prefix, so it has an end."""
+    return 5 if ipv4 else SHORT + 2 if scrambled else 17
+
+
+@kernel
+def _fitting(key, most, budget, address, whole, source_bytes, mode, p):
+    """The most measurements, up to `most`, whose bound is within the budget; and that bound.
+
+    `address` is the number of bytes of an address, `whole` that of its tokens.
+    """
+    source = whole
     if source_bytes == UNNAMED:
         source = UNNAMED_LENGTH
     elif source_bytes:
@@ -234,7 +270,7 @@ def _fitting(key, most, budget, address, source_bytes, mode, p):
     for place in range(most):
         bits = draw(key, MEASUREMENT_BITS, place)
         known = known_destination(key, place, lower(bits) < p.prefix, address)
-        total += fixed + (known + 2 if known else address + 1)
+        total += fixed + (known + 2 if known else whole)
         if place == 0 or upper(bits) < p.repeat_source:
             total += source
         timed = total + _time_bound(mode, share, place + 1)
@@ -247,7 +283,14 @@ def _fitting(key, most, budget, address, source_bytes, mode, p):
 @kernel
 def shape_of(key, measurements, ipv4, budget, p):
     """The shape of the context `key` of a row with so many measurements, within `budget` tokens."""
-    address = 4 if ipv4 else 16
+    scrambled = is_scrambled(key, p)
+    address, whole = address_bytes(ipv4, scrambled), address_length(ipv4, scrambled)
+    if upper(draw(key, CROSSED_KIND, 0)) < p.crossed:
+        longest = 1 + 2 * whole + p.result_length
+        if budget >= CROSSED_LEAST * longest:
+            # How many it has is known when they are chosen: at most as many as fit without their sources.
+            most = budget // (longest - whole)
+            return Shape(NONE, CROSSED, 0, 0, measurements, most, budget)
     chance = upper(draw(key, MODE, 0))
     mode = NONE
     if chance < p.all_times:
@@ -261,15 +304,15 @@ def shape_of(key, measurements, ipv4, budget, p):
         source_bytes = 1 + below(draw(key, SOURCE_BYTES, 0), address - 1)
 
     if measurements <= p.per_context:
-        count, bound = _fitting(key, measurements, budget, address, source_bytes, mode, p)
+        count, bound = _fitting(key, measurements, budget, address, whole, source_bytes, mode, p)
         if count == measurements:
             return Shape(mode, WHOLE, source_bytes, 0, measurements, count, bound)
     chance = upper(draw(key, KIND, 0))
     if chance < p.focus + p.wide:
-        count, bound = _fitting(key, measurements, budget, address, source_bytes, mode, p)
+        count, bound = _fitting(key, measurements, budget, address, whole, source_bytes, mode, p)
         kind = FOCUSED if chance < p.focus else WIDE
         return Shape(mode, kind, source_bytes, 0, measurements, count, bound)
     window = log_uniform(key, measurements)
     start = below(draw(key, WINDOW_OFFSET, 0), measurements - window + 1)
-    count, bound = _fitting(key, window, budget, address, source_bytes, mode, p)
+    count, bound = _fitting(key, window, budget, address, whole, source_bytes, mode, p)
     return Shape(mode, WINDOW, source_bytes, start, window, count, bound)

@@ -10,7 +10,8 @@ import numpy as np
 
 from ping_llm.compiled import kernel
 from ping_llm.contexts.context import arrange, select, write
-from ping_llm.contexts.draws import FILLER_KEY, FILLER_PICK, below, draw, shape_of
+from ping_llm.contexts.crossing import select_crossed, write_crossed
+from ping_llm.contexts.draws import CROSSED, FILLER_KEY, FILLER_PICK, below, draw, shape_of
 from ping_llm.measurements.address_kernels import is_ipv4_bytes
 
 #: Sequences that share their rows as a source of fillers: a host reads whole groups.
@@ -65,7 +66,9 @@ def fill(
     fillers,
     src,
     offsets,
+    block_row,
     columns,
+    crossing,
     p,
 ):
     """Write the sequences of a unit that are this host's.
@@ -82,6 +85,8 @@ def fill(
         fillers: whether to fill what is left.
         src, offsets, columns: the block's arrays; columns are time, dst as two words, rtt, size, errors,
             msm_id and dst as bytes.
+        crossing: the arrays of all measurements by source and destination; empty where no context is crossed.
+        block_row: int64, the number of each row of the block.
         p: Parameters.
     """
     length = targets.shape[1]
@@ -95,6 +100,8 @@ def fill(
     loose = np.empty(length, np.int64)
     order = np.empty(length, np.int64)
     timed = np.empty(length, np.uint8)
+    who = np.empty(length, np.int64)
+    rtts = np.empty(length, np.float64)
     time, words, rtt, size, errors, msm_id, dst = columns
     written_columns = (time, dst, rtt, size, errors, msm_id)
     smallest = smallest_measurement(p)
@@ -163,14 +170,23 @@ def fill(
                 ipv4 = is_ipv4_bytes(src[row])
                 shape = shape_of(key, count, ipv4, budget, p)
 
-            select(chosen, marks, ranks, focus, key, shape, words, begin, count, p)
-            arrange(order, timed, chosen, loose, key, shape.mode, shape.measurements)
-            end = write(out, position, key, shape, order, timed, src[row], ipv4, begin, written_columns, p)
+            measurements = shape.measurements
+            if shape.kind == CROSSED:
+                measurements = select_crossed(
+                    who, order, rtts, key, shape.bound, ipv4, block_row[row], crossing, p
+                )
+                end = write_crossed(out, position, key, measurements, who, order, rtts, ipv4, crossing, p)
+            else:
+                select(chosen, marks, ranks, focus, key, shape, words, begin, count, p)
+                arrange(order, timed, chosen, loose, key, shape.mode, shape.measurements)
+                end = write(
+                    out, position, key, shape, order, timed, src[row], ipv4, begin, written_columns, p
+                )
             notes[line, segment, NOTE_CONTEXT] = context
             notes[line, segment, NOTE_FILLER] = filler
             notes[line, segment, NOTE_KIND] = shape.kind
             notes[line, segment, NOTE_MODE] = shape.mode
-            notes[line, segment, NOTE_COUNT] = shape.measurements
+            notes[line, segment, NOTE_COUNT] = measurements
             notes[line, segment, NOTE_LENGTH] = end - position
             notes[line, segment, NOTE_CUT] = shape.source_bytes
             segment += 1

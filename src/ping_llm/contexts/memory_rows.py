@@ -16,6 +16,7 @@ import pyarrow.dataset as ds
 
 from ping_llm.errors import PingError
 from ping_llm.measurements.addresses import is_ipv4
+from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.parquet import measurement_files
 from ping_llm.measurements.rules import ACCEPTED, candidates_of, complaint, judge
 from ping_llm.measurements.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
@@ -99,8 +100,22 @@ def _block(table: pa.Table, path: Path) -> RowBlock:
             f"measurement {row} of {path} is not valid: {complaint(table, row, int(verdict[row]))}; "
             "`ping-llm ingest` and `ping-llm rows build` set such ones aside"
         )
-    src, dst, time, rtt = rows.src, rows.dst, rows.time_us, rows.rtt
-    numbers = {name: getattr(rows, name) for name in ("msm_id", "probe_id", "size", "packet_error_count")}
+    numbers = {name: getattr(rows, name) for name in _NUMBERS}
+    return _sorted(rows.src, rows.dst, rows.time_us, rows.rtt, numbers)
+
+
+def rows_of_columns(columns: Columns) -> MemoryRows:
+    """The rows of measurements in memory."""
+    numbers = {name: columns.column(name) for name in _NUMBERS}
+    return MemoryRows(_sorted(columns.src, columns.dst, columns.time, columns.rtt, numbers))
+
+
+_NUMBERS = ("msm_id", "probe_id", "size", "packet_error_count")
+
+
+def _sorted(
+    src: np.ndarray, dst: np.ndarray, time: np.ndarray, rtt: np.ndarray, numbers: dict[str, np.ndarray]
+) -> RowBlock:
     # Every column decides, so that the order of the files does not.
     words = np.ascontiguousarray(src).view(">u8").reshape(-1, 2)
     to = np.ascontiguousarray(dst).view(">u8").reshape(-1, 2)

@@ -34,6 +34,11 @@ class ContextOptions:
         focus_probability: share of focused contexts among those that cannot hold their whole row.
         focus_destinations: a focused context turns on one to this many destinations, all numbers alike.
         wide_probability: share of wide contexts among those, which have as many destinations as they can.
+        crossed_probability: share of contexts about a pair: its source's results, those of other sources to
+            its destination, and results that tie them. They state no time. All measurements are kept in
+            memory for them, 24 bytes each.
+        scramble_probability: share of contexts in which every address is replaced by a pseudonym that keeps
+            prefixes (`measurements.scramble`), under a key of the context.
         timestamps_all: share of contexts whose measurements all have a time, in order.
         timestamps_part: share in which 10 to 90 % of the measurements lose theirs. The rest has none.
         measurements_per_context: a row of n measurements gives ceil(n / this) contexts per epoch; one that
@@ -54,6 +59,8 @@ class ContextOptions:
     focus_probability: float = 0.5
     focus_destinations: int = 4
     wide_probability: float = 0.0
+    crossed_probability: float = 0.0
+    scramble_probability: float = 0.0
     timestamps_all: float = 0.4
     timestamps_part: float = 0.3
     measurements_per_context: int = MEASUREMENTS_PER_CONTEXT
@@ -72,6 +79,8 @@ class ContextOptions:
             "ordered_fields",
             "focus_probability",
             "wide_probability",
+            "crossed_probability",
+            "scramble_probability",
             "timestamps_all",
             "timestamps_part",
         ):
@@ -138,6 +147,8 @@ class ContextOptions:
             "ordered_fields": 0.0,
             "focus_destinations": 4,
             "wide_probability": 0.0,
+            "crossed_probability": 0.0,
+            "scramble_probability": 0.0,
         }
         stated = {name: value for name, value in self.as_dict().items() if later.get(name) != value}
         text = json.dumps(stated, sort_keys=True)
@@ -155,6 +166,8 @@ class Parameters(NamedTuple):
     focus: int
     focus_destinations: int
     wide: int
+    crossed: int
+    scramble: int
     all_times: int
     part_times: int
     per_context: int
@@ -188,6 +201,8 @@ class Parameters(NamedTuple):
             focus=round(options.focus_probability * ONE),
             focus_destinations=options.focus_destinations,
             wide=round(options.wide_probability * ONE),
+            crossed=round(options.crossed_probability * ONE),
+            scramble=round(options.scramble_probability * ONE),
             all_times=all_times,
             part_times=part_times,
             per_context=options.measurements_per_context,

@@ -4,13 +4,25 @@ Every function here has the name and the meaning of its compiled twin, and gives
 byte. It is a hundred times slower.
 """
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
 from itertools import islice, permutations
 from math import factorial
 
 from ping_llm.contexts import draws
+from ping_llm.contexts.crossing import (
+    LOOKED_AT,
+    MOST_OTHERS,
+    MOST_OWN,
+    MOST_TIES,
+    NEIGHBOUR_SHARE,
+    PAIR_SHARE,
+)
 from ping_llm.contexts.draws import (
     ABSOLUTE_LENGTH,
     ALL,
+    CROSSED,
+    CROSSED_LEAST,
     DELTA_LENGTH,
     FOCUSED,
     NONE,
@@ -26,7 +38,8 @@ from ping_llm.contexts.draws import (
 )
 from ping_llm.contexts.options import Parameters
 from ping_llm.hashing import GOLDEN_INT, MASK, finalize_int
-from ping_llm.measurements.addresses import unnamed
+from ping_llm.measurements.addresses import Prefix, unnamed
+from ping_llm.measurements.scramble import SHORT, scramble_one, short_one
 from ping_llm.rows.block import RowBlock
 from ping_llm.tokens import reference as tokens
 from ping_llm.tokens.rtt import RttEncoding
@@ -97,13 +110,25 @@ def known_destination(key: int, place: int, address: int, p: Parameters) -> int:
     return 0
 
 
+def is_scrambled(key: int, p: Parameters) -> bool:
+    return chance(draw(key, draws.SCRAMBLED, 0)) < p.scramble
+
+
+def address_bytes(ipv4: bool, scrambled: bool) -> int:
+    return 4 if ipv4 or scrambled else 16
+
+
+def address_length(ipv4: bool, scrambled: bool) -> int:
+    return 5 if ipv4 else 6 if scrambled else 17
+
+
 def fitting(
-    key: int, most: int, budget: int, address: int, source_bytes: int, mode: int, p: Parameters
+    key: int, most: int, budget: int, address: int, length: int, source_bytes: int, mode: int, p: Parameters
 ) -> tuple[int, int]:
     def stated(known: int) -> int:
         if known == UNNAMED:
             return UNNAMED_LENGTH
-        return known + 2 if known else address + 1
+        return known + 2 if known else length
 
     untimed = bound = 0
     for place in range(most):
@@ -119,7 +144,11 @@ def fitting(
 
 
 def shape_of(key: int, measurements: int, ipv4: bool, budget: int, p: Parameters) -> Shape:
-    address = 4 if ipv4 else 16
+    scrambled = is_scrambled(key, p)
+    address, length = address_bytes(ipv4, scrambled), address_length(ipv4, scrambled)
+    longest = 1 + 2 * length + p.result_length
+    if chance(draw(key, draws.CROSSED_KIND, 0)) < p.crossed and budget >= CROSSED_LEAST * longest:
+        return Shape(NONE, CROSSED, 0, 0, measurements, budget // (longest - length), budget)
     of_mode = chance(draw(key, draws.MODE, 0))
     mode = ALL if of_mode < p.all_times else PART if of_mode < p.all_times + p.part_times else NONE
     source_bytes = 0
@@ -128,17 +157,17 @@ def shape_of(key: int, measurements: int, ipv4: bool, budget: int, p: Parameters
     elif chance(draw(key, draws.SOURCE_CUT, 0)) < p.source_prefix:
         source_bytes = 1 + below(draw(key, draws.SOURCE_BYTES, 0), address - 1)
     if measurements <= p.per_context:
-        count, bound = fitting(key, measurements, budget, address, source_bytes, mode, p)
+        count, bound = fitting(key, measurements, budget, address, length, source_bytes, mode, p)
         if count == measurements:
             return Shape(mode, WHOLE, source_bytes, 0, measurements, count, bound)
     of_kind = chance(draw(key, draws.KIND, 0))
     if of_kind < p.focus + p.wide:
-        count, bound = fitting(key, measurements, budget, address, source_bytes, mode, p)
+        count, bound = fitting(key, measurements, budget, address, length, source_bytes, mode, p)
         kind = FOCUSED if of_kind < p.focus else WIDE
         return Shape(mode, kind, source_bytes, 0, measurements, count, bound)
     window = log_uniform(key, measurements)
     start = below(draw(key, draws.WINDOW_OFFSET, 0), measurements - window + 1)
-    count, bound = fitting(key, window, budget, address, source_bytes, mode, p)
+    count, bound = fitting(key, window, budget, address, length, source_bytes, mode, p)
     return Shape(mode, WINDOW, source_bytes, start, window, count, bound)
 
 
@@ -222,19 +251,34 @@ def choose_in_order(key: int, purpose: int, size: int, count: int) -> set[int]:
     return taken
 
 
+def pseudonym(key: int, p: Parameters) -> Callable[[bytes], Prefix]:
+    """How a context states addresses: as they are, or scrambled."""
+    scrambled, of_context = is_scrambled(key, p), draw(key, draws.SCRAMBLE_KEY, 0)
+
+    def stated(packed: bytes) -> Prefix:
+        if not scrambled:
+            return whole(packed)
+        if whole(packed).version == 4:
+            return whole(scramble_one(packed, of_context))
+        return Prefix(short_one(packed, of_context), 8 * SHORT)
+
+    return stated
+
+
 def context_tokens(
     key: int, shape: Shape, block: RowBlock, row: int, p: Parameters, encoding: RttEncoding
 ) -> list[int]:
     begin, end = int(block.offsets[row]), int(block.offsets[row + 1])
-    source = whole(block.src[row].tobytes())
+    stated_as = pseudonym(key, p)
+    source = stated_as(block.src[row].tobytes())
     source = unnamed(source.version) if shape.source_bytes == UNNAMED else cut(source, shape.source_bytes)
     chosen = select(key, shape, [address.tobytes() for address in block.dst[begin:end]], p)
     ordered = chance(draw(key, draws.ORDERED, 0)) < p.ordered
     statements = []
     for place, (index, timed) in enumerate(arrange(key, shape.mode, chosen)):
         at = begin + index
-        destination = whole(block.dst[at].tobytes())
-        known = known_destination(key, place, destination.address_bits // 8, p)
+        destination = stated_as(block.dst[at].tobytes())
+        known = known_destination(key, place, destination.bits // 8, p)
         size, errors, msm_id = int(block.size[at]), int(block.packet_error_count[at]), int(block.msm_id[at])
         stated = {
             Field.SRC: states_source(key, place, p),
@@ -257,6 +301,120 @@ def context_tokens(
                 size=size if size >= 0 else None,
                 errors=errors if errors >= 0 else None,
                 msm_id=msm_id if msm_id >= 0 else None,
+            )
+        )
+    return tokens.encode(statements, encoding)
+
+
+def _tried(key: int, purpose: int, turn: int, values: list[int], near: int) -> int | None:
+    """The place in a sorted list that is tried at a turn: at first those beside `near`, then any."""
+    bits = draw(key, purpose, turn + 1)
+    if turn >= 2:
+        return below(bits, len(values))
+    place = bisect_left(values, near) - 1 if turn == 0 else bisect_right(values, near)
+    return place if chance(bits) < NEIGHBOUR_SHARE and 0 <= place < len(values) else None
+
+
+def crossed_pairs(
+    key: int,
+    bound: int,
+    source: int,
+    measured: Mapping[tuple[int, int], list[float]],
+    p: Parameters,
+    ipv4: bool,
+) -> list[tuple[int, int, float]]:
+    """Source, destination and RTT of each measurement of a crossed context.
+
+    Args:
+      measured: the RTTs of each (source, destination), in the order of the rows.
+    """
+    own_results = sorted(
+        (to, number, rtt)
+        for (who, to), rtts in measured.items()
+        if who == source
+        for number, rtt in enumerate(rtts)
+    )
+    anchor = below(draw(key, draws.CROSSED_ANCHOR, 0), len(own_results))
+    asked = own_results[anchor][0]
+    address = address_length(ipv4, is_scrambled(key, p))
+    measurement = 1 + address + p.result_length
+    room = bound - address - measurement
+
+    wanted = below(draw(key, draws.CROSSED_OWN, 0), MOST_OWN + 1)
+    pair = chance(draw(key, draws.CROSSED_PAIR, 0)) < PAIR_SHARE
+    own: list[int] = []
+    for turn in range(2 * wanted + 2):
+        if len(own) == wanted or 2 * (len(own) + 1) * measurement > room:
+            break
+        at = _tried(key, draws.CROSSED_OWN, turn, [to for to, _, _ in own_results], asked)
+        if at is None or at == anchor or at in own:
+            continue
+        to = own_results[at][0]
+        if (to == asked and pair) or (to != asked and to not in [own_results[place][0] for place in own]):
+            own.append(at)
+    room -= len(own) * measurement
+
+    wanted = below(draw(key, draws.CROSSED_OTHERS, 0), MOST_OTHERS + 1)
+    others = sorted(
+        (who, number, rtt)
+        for (who, to), rtts in measured.items()
+        if to == asked
+        for number, rtt in enumerate(rtts)
+    )
+    looked_at: dict[int, list[tuple[int, float]]] = {}
+    for turn in range(LOOKED_AT * wanted + 2 if wanted else 0):
+        at = _tried(key, draws.CROSSED_OTHERS, turn, [who for who, _, _ in others], source)
+        if at is None or others[at][0] in (source, *looked_at):
+            continue
+        who = others[at][0]
+        results = [(asked, others[at][2])]
+        for index, place in enumerate(own):
+            to = own_results[place][0]
+            if to != asked and (who, to) in measured and len(results) <= MOST_TIES:
+                rtts = measured[who, to]
+                bits = draw(key, draws.CROSSED_TIE, (len(looked_at) << 16) + index)
+                results.append((to, rtts[below(bits, len(rtts))]))
+        looked_at[who] = results
+    groups: list[tuple[int, list[tuple[int, float]]]] = []
+    for who, results in sorted(looked_at.items(), key=lambda item: -len(item[1])):
+        cost = address + len(results) * measurement
+        if len(groups) < wanted and cost <= room:
+            groups.append((who, results))
+            room -= cost
+
+    def mixed(values: list, group: int) -> list:
+        values = list(values)
+        for last in range(len(values) - 1, 0, -1):
+            other = below(draw(key, draws.CROSSED_GROUP, (group << 16) + last), last + 1)
+            values[last], values[other] = values[other], values[last]
+        return values
+
+    out = []
+    for group, (who, results) in enumerate(mixed(groups, 0), start=1):
+        out += [(who, to, rtt) for to, rtt in mixed(results, group)]
+    last = mixed([(own_results[place][0], own_results[place][2]) for place in own], len(groups) + 1)
+    last.append((asked, own_results[anchor][2]))
+    return out + [(source, to, rtt) for to, rtt in last]
+
+
+def crossed_tokens(
+    key: int, pairs: list[tuple[bytes, bytes, float]], p: Parameters, encoding: RttEncoding
+) -> list[int]:
+    """The tokens of a crossed context; a source is stated where it changes."""
+    stated_as = pseudonym(key, p)
+    ordered = chance(draw(key, draws.ORDERED, 0)) < p.ordered
+    statements = []
+    for place, (source, destination, rtt) in enumerate(pairs):
+        fields = [Field.DST, Field.RESULT]
+        if place == 0 or source != pairs[place - 1][0]:
+            fields.insert(0, Field.SRC)
+        which = 0 if ordered else below(draw(key, draws.FIELD_ORDER, place), factorial(len(fields)))
+        statements.append(
+            Statement(
+                order=nth_permutation(fields, which),
+                src=stated_as(source),
+                dst=stated_as(destination),
+                rtt=rtt,
             )
         )
     return tokens.encode(statements, encoding)

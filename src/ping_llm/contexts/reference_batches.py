@@ -9,7 +9,17 @@ from ping_llm.contexts import draws
 from ping_llm.contexts.fill import CHOICES, GROUP, LAST_STRETCH, smallest_measurement
 from ping_llm.contexts.options import ContextOptions, Parameters
 from ping_llm.contexts.plan import unit_sequences
-from ping_llm.contexts.reference import below, combine, context_tokens, draw, epoch_key, permuted, shape_of
+from ping_llm.contexts.reference import (
+    below,
+    combine,
+    context_tokens,
+    crossed_pairs,
+    crossed_tokens,
+    draw,
+    epoch_key,
+    permuted,
+    shape_of,
+)
 from ping_llm.contexts.units import Rows
 from ping_llm.tokens.rtt import rtt_encoding
 from ping_llm.tokens.vocab import PAD
@@ -47,6 +57,15 @@ class ReferenceBatches:
             for row, count in enumerate(self._counts)
             for number in range(min(-(-count // self._p.per_context), self._p.per_row))
         ]
+        block = rows.read(range(len(self._counts)))
+        who = [address.tobytes() for address in np.repeat(block.src, np.diff(block.offsets), axis=0)]
+        to = [address.tobytes() for address in block.dst]
+        self._sources, self._destinations = sorted(set(who)), sorted(set(to))
+        of_source = {address: number for number, address in enumerate(self._sources)}
+        of_destination = {address: number for number, address in enumerate(self._destinations)}
+        self._measured: dict[tuple[int, int], list[float]] = {}
+        for source, destination, rtt in zip(who, to, block.rtt.tolist(), strict=True):
+            self._measured.setdefault((of_source[source], of_destination[destination]), []).append(rtt)
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         sequences = unit_sequences(self._batch_size)
@@ -148,7 +167,13 @@ class ReferenceBatches:
 
     def write(self, key: int, row: int, budget: int) -> list[int]:
         shape = shape_of(key, self._counts[row], self._ipv4[row], budget, self._p)
-        return context_tokens(key, shape, self._rows.read([row]), 0, self._p, self._encoding)
+        block = self._rows.read([row])
+        if shape.kind != draws.CROSSED:
+            return context_tokens(key, shape, block, 0, self._p, self._encoding)
+        source = self._sources.index(block.src[0].tobytes())
+        pairs = crossed_pairs(key, shape.bound, source, self._measured, self._p, self._ipv4[row])
+        named = [(self._sources[who], self._destinations[to], rtt) for who, to, rtt in pairs]
+        return crossed_tokens(key, named, self._p, self._encoding)
 
     def batch(self, sequences: list[list[list[int]]]) -> dict[str, np.ndarray]:
         shape = (len(sequences), self._length)

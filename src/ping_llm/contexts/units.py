@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
+from ping_llm.contexts.crossing import Crossing
 from ping_llm.contexts.draws import filler_keys
 from ping_llm.contexts.fill import GROUP, NOTES, fill, groups_of
 from ping_llm.contexts.options import Parameters
@@ -84,6 +85,13 @@ class UnitFiller:
     process_count: int
     fillers: bool
     on_bad_row: str = STOP
+    crossing: Crossing = field(default_factory=Crossing.empty)
+
+    def with_crossing(self) -> "UnitFiller":
+        """The same with every measurement in memory, which crossed contexts need."""
+        counts = self.rows.index.counts
+        Crossing.check(int(counts.sum()))
+        return replace(self, crossing=Crossing.of(self._read(np.arange(len(counts)), [])))
 
     def sequences_of(self, unit: Unit) -> np.ndarray:
         """This host's sequences, [batches, local batch]; a unit's batches lie side by side."""
@@ -152,6 +160,7 @@ class UnitFiller:
             self.fillers,
             block.src,
             block.offsets,
+            rows,
             (
                 block.time,
                 block.dst.view(np.int64),
@@ -161,6 +170,7 @@ class UnitFiller:
                 block.msm_id,
                 block.dst,
             ),
+            self.crossing.arrays(),
             self.parameters,
         )
 

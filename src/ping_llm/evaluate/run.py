@@ -10,14 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
 
 from ping_llm.answer import network
+from ping_llm.answer.base import BaseModel
+from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID
-from ping_llm.answer.methods.base import Answering
+from ping_llm.answer.methods.base import Answering, Method
+from ping_llm.answer.methods.pretrained import NAME, is_packaged, packaged
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.model import Model
 from ping_llm.answer.network import ALSO_UNNAMED, Asking
+from ping_llm.answer.recipe import FILE as RECIPE_FILE
 from ping_llm.answer.show import moment_text
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate import report
@@ -29,7 +35,8 @@ from ping_llm.evaluate.seen import notes, shares, warning
 from ping_llm.files import whole_file, write_json
 from ping_llm.locks import only_writer
 from ping_llm.measurements.addresses import unpack
-from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.columns import Columns, Queries
+from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.progress import Progress
@@ -76,7 +83,7 @@ def evaluate_data(
     """The same on data that have been split already."""
     if answers is not None and run is None:
         raise UsageError("--answers needs a run")
-    load = _loader(run)
+    load = _loader(run, data)
     # What can be wrong with the run and the world is wrong before anything is written.
     places = {} if run is None else _places(run, load)
     truth = None if world is None else _truth(world)
@@ -136,7 +143,7 @@ def _evaluate(
             scores[test.name] |= known
             progress.advance(len(paths), note=f"run · {test.name}")
     context, whole = {}, {}
-    if run is not None:
+    if run is not None and not is_packaged(run):
         folder = out / "parts" / places["network"]
         context = _by_context_size(load, folder, data, options)
         whole = _whole_measurements(load, folder, data, options)
@@ -155,6 +162,9 @@ def _evaluate(
 
 def _places(run: Path, load: Callable[[], Model]) -> dict[str, str]:
     """The folders of a run's parts: of its network, and of its stack if it has one."""
+    if is_packaged(run):
+        made = f"{_weights_digest(packaged())}-{_recipe_digest()}"
+        return {"network": f"base-network-{made}", "stack": f"base-{made}"}
     weights = _weights_digest(run)
     places = {"network": f"network-{weights}-{_manner_digest()}"}
     if load().stack is not None:
@@ -168,6 +178,8 @@ def answer_by_run(model: Model, test: Test, train: Columns) -> dict[str, Scores]
     trained = Novelty.of(train) if stack is None else stack.network_trained
     parts: dict[str, list[Scores]] = {}
     queries = test.queries()
+    if isinstance(model, BaseModel):
+        return _answer_by_base(model, test)
     for start in range(0, len(queries), MODEL_CHUNK):
         rows = slice(start, start + MODEL_CHUNK)
         asked, rtt = queries.take(rows), test.asked.rtt[rows]
@@ -177,6 +189,40 @@ def answer_by_run(model: Model, test: Test, train: Columns) -> dict[str, Scores]
             made = stack.answer_with(stack.capped(own), asked, test.context)
             parts.setdefault("stack", []).append(Scores.of(made.distributions, rtt))
     return {name: Scores.concatenate(several) for name, several in parts.items()}
+
+
+def _answer_by_base(model: BaseModel, test: Test) -> dict[str, Scores]:
+    """The same of the packaged model, whose network is a component of its stack like any other."""
+    stack = model.stack
+    assert stack is not None
+    parts: dict[str, list[Scores]] = {"network": [], "stack": []}
+    queries, limit = test.queries(), test.context.limit
+    for start in range(0, len(queries), MODEL_CHUNK):
+        rows = slice(start, start + MODEL_CHUNK)
+        asked, rtt = queries.take(rows), test.asked.rtt[rows]
+        context = test.context.limited(limit[rows] if isinstance(limit, np.ndarray) else limit)
+        own = stack.methods[NAME].predict(asked, context)
+        known = replace(stack, methods={**stack.methods, NAME: _Answered(own)})
+        parts["network"].append(Scores.of(own, rtt))
+        parts["stack"].append(Scores.of(known.answer(None, asked, context).distributions, rtt))
+    return {name: Scores.concatenate(several) for name, several in parts.items()}
+
+
+class _Answered(Method):
+    """Answers that are there already, to the questions that are asked next."""
+
+    name = NAME
+
+    def __init__(self, answers: RttDistributions):
+        self._answers = answers
+
+    def fit(self, train: Columns) -> Self:
+        return self
+
+    def predict(self, queries: Queries, context: History) -> RttDistributions:
+        # The network has a weight in every cell of a recipe, so all of a chunk are asked at once.
+        assert len(queries) == len(self._answers)
+        return self._answers
 
 
 def write_answers(path: Path, tests: Sequence[Test], scores: dict[str, Scores]) -> None:
@@ -354,13 +400,15 @@ def _baseline_folder(name: str) -> str:
     return _folder(name) + (f"-{revision}" if revision > 1 else "")
 
 
-def _loader(run: Path | None) -> Callable[[], Model]:
+def _loader(run: Path | None, data: EvaluationData) -> Callable[[], Model]:
     loaded: list[Model] = []
 
     def load() -> Model:
         if not loaded:
             assert run is not None
-            loaded.append(Model.load(run, data=False))
+            model = Model.load(run, data=False)
+            # The packaged model answers from what the simple methods learn from.
+            loaded.append(model.about(data.train) if isinstance(model, BaseModel) else model)
         return loaded[0]
 
     return load
@@ -389,6 +437,10 @@ def _stack_digest(model: Model) -> str:
 
     tree, _ = state.pack(model.stack)  # names every array by its content
     return hashlib.sha256((_manner_digest() + json.dumps(tree)).encode()).hexdigest()[:12]
+
+
+def _recipe_digest() -> str:
+    return hashlib.sha256((packaged() / RECIPE_FILE).read_bytes() + GRID.tobytes()).hexdigest()[:8]
 
 
 def _weights_digest(run: Path) -> str:

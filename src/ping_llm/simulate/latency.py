@@ -32,12 +32,11 @@ KM_PER_MS = 100.0
 #: Congestion is highest at this local hour, and half of that 3.3 hours before and after.
 PEAK_HOUR = 20.5
 
-#: Routes are kept for 2 to 14 days; one in four of them is not the usual one.
+#: Routes are kept for 2 to 14 days.
 ROUTE_SHORTEST, ROUTE_SPREAD = 2 * 86_400, 12 * 86_400
-ROUTE_CHANGED = 0.25
 
-#: Share of AS pairs that do not meet nearby.
-DETOUR_SHARE = 0.12
+#: An anycast target answers from so many places.
+ANYCAST_PLACES = 8
 
 #: A spike of ten times the usual size is 40 times rarer: a variance without end, a mean with one.
 SPIKE_SHAPE = 1.6
@@ -74,6 +73,15 @@ class Latency(NamedTuple):
     component_key: np.uint64
     jitter_key: np.uint64
     loss_key: np.uint64
+    anycast_key: np.uint64
+    anycast_share: float
+    detour_share: float
+    changed_share: float
+
+
+@kernel
+def _cosine(here, there):
+    return here[0] * there[0] + here[1] * there[1] + here[2] * there[2]
 
 
 @kernel
@@ -82,8 +90,11 @@ def propagation(world, probe, target, second):
     one, other = np.int64(world.probe_as[probe]), np.int64(world.target_as[target])
     pair = min(one, other) * world.ases + max(one, other)
     here = world.site_direction[world.probe_site[probe]]
-    there = world.site_direction[world.target_site[target]]
-    cosine = here[0] * there[0] + here[1] * there[1] + here[2] * there[2]
+    cosine = _cosine(here, world.site_direction[world.target_site[target]])
+    if world.anycast_share > 0.0 and uniform_at(world.anycast_key, target, 0) < world.anycast_share:
+        for place in range(1, ANYCAST_PLACES):
+            chosen = np.int64(uniform_at(world.anycast_key, target, place) * len(world.target_site))
+            cosine = max(cosine, _cosine(here, world.site_direction[world.target_site[chosen]]))
     line = EARTH_RADIUS_KM * math.acos(max(-1.0, min(1.0, cosine))) / KM_PER_MS
 
     inflation = min(1.75, 1.3 + 0.3 * -math.log(uniform_at(world.inflation_key, pair, 0)))
@@ -91,15 +102,15 @@ def propagation(world, probe, target, second):
     inflation *= 1.0 + 0.25 * min(1.0, line / 90.0)
     detour = 0.0
     chance = uniform_at(world.detour_key, pair, 0)
-    if chance < DETOUR_SHARE:
-        detour = 5.0 + 35.0 * chance / DETOUR_SHARE
+    if chance < world.detour_share:
+        detour = 5.0 + 35.0 * chance / world.detour_share
 
     length = ROUTE_SHORTEST + ROUTE_SPREAD * uniform_at(world.route_length_key, pair, 0)
     epoch = np.int64(second / length + uniform_at(world.route_offset_key, pair, 0))
     chance = uniform_at(world.route_change_key, pair, epoch)
-    if chance < ROUTE_CHANGED:
+    if chance < world.changed_share:
         inflation *= 1.05
-        detour += 3.0 + 25.0 * (chance / ROUTE_CHANGED) ** 2
+        detour += 3.0 + 25.0 * (chance / world.changed_share) ** 2
     return line * inflation + detour
 
 

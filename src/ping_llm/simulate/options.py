@@ -31,7 +31,15 @@ MAX_ASES = 4_000
 
 @dataclass(frozen=True)
 class WorldOptions:
-    """None means: derived from the other sizes by `resolved`."""
+    """None means: derived from the other sizes by `resolved`.
+
+    Attributes:
+      anycast_share: share of targets that answer from several places; the nearest one does.
+      detour_share: share of AS pairs that do not meet nearby.
+      changed_share: share of routes that are not the usual one of their pair.
+      width: a probe with c measurements has about width · √c targets.
+      jitter, congestion: factors on those of the access links.
+    """
 
     measurements: int = 1_000_000
     probes: int | None = None
@@ -42,6 +50,12 @@ class WorldOptions:
     ipv6_share: float = 0.42
     failed_share: float = 0.035
     start: str = "2024-01-01"
+    anycast_share: float = 0.0
+    detour_share: float = 0.12
+    changed_share: float = 0.25
+    width: float = 0.8
+    jitter: float = 1.0
+    congestion: float = 1.0
 
     def resolved(self) -> "WorldOptions":
         """The same options with every size a number. Raises UsageError for what cannot be simulated."""
@@ -65,6 +79,12 @@ class WorldOptions:
         for name, share, limit in (("ipv6", self.ipv6_share, 1.0), ("failed", self.failed_share, 0.5)):
             if not 0 <= share <= limit:
                 raise UsageError(f"--{name} is a share between 0 and {limit}, not {share}.")
+        for name in ("anycast_share", "detour_share", "changed_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} is a share between 0 and 1, not {getattr(self, name)}.")
+        for name in ("width", "jitter", "congestion"):
+            if not 0 < getattr(self, name) <= 100:
+                raise UsageError(f"{name} is a number above 0 and at most 100, not {getattr(self, name)}.")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed is a number from 0 to 2^63 - 1, not {self.seed}.")
         resolved = replace(self, probes=probes, targets=targets, days=days, ases=ases)
@@ -135,6 +155,8 @@ class Stream(IntEnum):
     JITTER = 28
     PACKET_LOSS = 29
     TARGET_RANK = 30
+    ANYCAST = 31
+    WORLD = 32
 
 
 def stream_key(seed: int, stream: Stream) -> np.uint64:

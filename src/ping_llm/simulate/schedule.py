@@ -1,9 +1,9 @@
 """Who measures whom, and when: as in RIPE Atlas, a probe pings each of its targets every so often.
 
-A probe with c measurements has about 0.8 √c targets (a slot each), all at one interval from 4 minutes to
-6 hours, from some time on; at the end of the world's days it goes on at their beginning, so that all days are
-alike. Everything is arithmetic on the slot and the round: any stretch of time can be produced without the
-rest, so a world of any length is written in bounded memory.
+A probe with c measurements has about 0.8 √c targets (`width`; a slot each), all at one interval from 4
+minutes to 6 hours, from some time on; at the end of the world's days it goes on at their beginning, so that
+all days are alike. Everything is arithmetic on the slot and the round: any stretch of time can be produced
+without the rest, so a world of any length is written in bounded memory.
 """
 
 from typing import NamedTuple
@@ -45,7 +45,7 @@ def make_schedule(options: WorldOptions, target_weights: np.ndarray) -> Schedule
     ids = np.arange(probes)
     weights = np.exp(COUNT_SIGMA * normal_pair(seed, Stream.PROBE_COUNT, ids)[0])
     count = 1 + allocate(options.measurements - probes, weights)
-    slots = np.minimum(len(target_weights), np.ceil(0.8 * np.sqrt(count))).astype(np.int64)
+    slots = np.minimum(len(target_weights), np.ceil(options.width * np.sqrt(count))).astype(np.int64)
     rounds = -(-count // slots)
 
     # Mostly the longest interval that fits, sometimes one, two … steps shorter.

@@ -183,8 +183,10 @@ def _build(options: WorldOptions) -> World:
         probe_as=hosts.as_index[:probes],
         probe_site=hosts.site[:probes],
         probe_delay=_access_delay(seed, hosts.site[:probes], access),
-        probe_congestion=column["congestion"] * as_congestion.astype(np.float32)[hosts.as_index[:probes]],
-        probe_jitter=column["jitter"] * vary,
+        probe_congestion=column["congestion"]
+        * np.float32(options.congestion)
+        * as_congestion.astype(np.float32)[hosts.as_index[:probes]],
+        probe_jitter=column["jitter"] * np.float32(options.jitter) * vary,
         probe_shape=column["shape"],
         probe_spike_weight=column["spike_weight"],
         probe_spike_scale=column["spike_scale"],
@@ -206,6 +208,10 @@ def _build(options: WorldOptions) -> World:
         component_key=stream_key(seed, Stream.COMPONENT),
         jitter_key=stream_key(seed, Stream.JITTER),
         loss_key=stream_key(seed, Stream.PACKET_LOSS),
+        anycast_key=stream_key(seed, Stream.ANYCAST),
+        anycast_share=options.anycast_share,
+        detour_share=options.detour_share,
+        changed_share=options.changed_share,
     )
     size_draw = uniform(seed, Stream.TARGET_SIZE, np.arange(2 * targets))
     return World(

@@ -1,0 +1,131 @@
+"""`base`, the model in the package: it has never seen the data that it is asked about.
+
+It answers from measurements alone: rows or files (`about`), or the context of a question. Its network is
+shown them, simple methods are fitted to them, and the recipe says how far each is trusted.
+"""
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ping_llm.answer.answering import RAW, STACK, RttAnswer
+from ping_llm.answer.context import Context, Question
+from ping_llm.answer.files import read_columns
+from ping_llm.answer.methods.pretrained import NAME, packaged
+from ping_llm.answer.model import Known, Model
+from ping_llm.answer.past import Data
+from ping_llm.answer.recipe import MOST_MEASUREMENTS, Recipe
+from ping_llm.answer.stack import NETWORK
+from ping_llm.errors import PingError, UsageError
+from ping_llm.interchange import is_table
+from ping_llm.measurements.columns import Columns
+from ping_llm.rows.manifest import MANIFEST_FILE, load_manifest
+
+#: Data that are read into memory, at most: 48 bytes each, and as much again for the methods.
+MOST_READ = 20_000_000
+
+_NOTHING = (
+    "the packaged model has never seen your network: give it earlier measurements to answer from "
+    "(--data ROWS or FILE, or --context FILE; in Python data=… or context=…)"
+)
+
+
+class BaseModel(Model):
+    """The packaged model. Without data, `about` gives one that answers about some."""
+
+    recipe: Recipe
+
+    @classmethod
+    def packaged(cls, data: str | Path | bool = True) -> "BaseModel":
+        """The packaged model, about the data at a path if one is given."""
+        model = cls.of(packaged())
+        return model.about(_read(Path(data))) if isinstance(data, str | Path) else model
+
+    @classmethod
+    def of(cls, folder: Path) -> "BaseModel":
+        """From an export with a recipe."""
+        plain = Model.load(folder, data=False)
+        model = cls(plain.engine, plain.encoding, plain.tokens, plain.origin)
+        model.recipe = Recipe.load(folder)
+        return model
+
+    def about(self, measurements: Columns) -> "BaseModel":
+        """The same model, answering from these measurements."""
+        if not len(measurements):
+            raise PingError("there is no measurement to answer from")
+        model = copy(self)
+        model.stack = self.recipe.stack(measurements, self)
+        model.data = Data.of(measurements)
+        if len(measurements) > MOST_MEASUREMENTS:
+            model.data_note = (
+                f"the packaged model compares with the newest {MOST_MEASUREMENTS:,} of "
+                f"{len(measurements):,} measurements; `ping-llm fit` learns from all"
+            )
+        return model
+
+    def rtt(self, src: Any, dst: Any = None, at: Any = None, context: Any = None, **how: Any) -> Any:
+        """As of any model. The context may be of any sources: all of it is answered from."""
+        if context is None or is_table(src):
+            return super().rtt(src, dst, at, context, **how)
+        return self.about(_columns(context)).rtt(src, dst, at, **how)
+
+    def rtt_stream(
+        self,
+        questions: Sequence[Question],
+        *,
+        data: Data | str | Path | None = None,
+        raw: bool = False,
+        method: str = STACK,
+        all_orders: bool = False,
+    ) -> Iterator[tuple[int, RttAnswer]]:
+        """As of any model; `raw` and `network` are the network's own answers with crossed contexts."""
+        if all_orders:
+            raise UsageError("the packaged model states fields in one order")
+        if data is not None:
+            columns = data.columns() if isinstance(data, Data) else _read(Path(data))
+            return self.about(columns).rtt_stream(questions, raw=raw, method=method)
+        if self.stack is None:
+            return self._from_contexts(questions, raw, method)
+        alone = raw or method in (RAW, NETWORK)
+        made = super().rtt_stream(questions, method=NAME if alone else method)
+        return ((index, _from_data(answer)) for index, answer in made)
+
+    def _from_contexts(
+        self, questions: Sequence[Question], raw: bool, method: str
+    ) -> Iterator[tuple[int, RttAnswer]]:
+        """Each question from its own context alone, whatever is asked together."""
+        groups: dict[int, list[int]] = {}
+        for index, question in enumerate(questions):
+            if question.context is None or not len(question.context):
+                raise UsageError(_NOTHING)
+            groups.setdefault(id(question.context), []).append(index)
+        for chosen in groups.values():
+            known = questions[chosen[0]].context
+            assert known is not None
+            asked = [replace(questions[index], context=None) for index in chosen]
+            for number, answer in self.about(known.columns()).rtt_stream(asked, raw=raw, method=method):
+                yield chosen[number], answer
+
+
+def _from_data(answer: RttAnswer) -> RttAnswer:
+    """What was "trained on" is what the given data have."""
+    return replace(answer, rests_on=answer.rests_on | {"packaged": True})
+
+
+def _columns(known: Known) -> Columns:
+    return (known if isinstance(known, Context) else Context.from_measurements(known)).columns()
+
+
+def _read(path: Path) -> Columns:
+    """Measurements in any form: rows, or what `ingest` reads."""
+    if (path / MANIFEST_FILE).exists():
+        count = int(load_manifest(path)["measurements"])
+        if count > MOST_READ:
+            raise PingError(
+                f"{path} has {count:,} measurements; the packaged model holds at most {MOST_READ:,} in "
+                "memory: `ping-llm fit` makes a model of them"
+            )
+        return Data(path).columns()
+    return read_columns(path)

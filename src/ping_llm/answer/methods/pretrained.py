@@ -1,0 +1,156 @@
+"""The packaged network: trained on other data, it answers about these from what it is shown.
+
+A pair that was measured before is asked with its source's earlier measurements and their times; any other
+with a crossed context (`answer.crossed`). All addresses are pseudonyms, so that nothing depends on which
+networks the packaged model has been trained on. To fit it is to index the measurements.
+"""
+
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+
+from ping_llm.answer.crossed import (
+    Crossed,
+    CrossedQuestion,
+    crossed_prompts,
+    measurements_that_fit,
+    own_results,
+)
+from ping_llm.answer.distribution import RttDistributions
+from ping_llm.answer.grid import GRID, capped
+from ping_llm.answer.methods.base import Method
+from ping_llm.measurements.addresses import Prefix
+from ping_llm.measurements.columns import NO_TIME, Columns, Queries
+from ping_llm.measurements.history import History
+from ping_llm.measurements.ids import hashed
+
+if TYPE_CHECKING:
+    from ping_llm.answer.context import Prompt
+    from ping_llm.answer.model import Model
+
+#: Its folder in the package, and its name wherever a run can be named.
+NAME = "base"
+
+#: Pseudonyms are random: so many keys are asked and their answers averaged.
+KEYS = 2
+
+#: Earlier measurements of a source among which those of a context are chosen.
+_LOOK_BACK = 4000
+_TIMED_SIZE = 30
+
+
+def packaged() -> Path:
+    return Path(str(resources.files("ping_llm.model") / "packaged" / NAME))
+
+
+def is_packaged(source: str | Path) -> bool:
+    """Whether a run's name means the packaged model: a folder of that name goes before."""
+    return str(source) == NAME and not Path(NAME).exists()
+
+
+@cache
+def packaged_model() -> "Model":
+    from ping_llm.answer.model import Model
+
+    return Model.load(packaged(), data=False)
+
+
+class Pretrained(Method):
+    name = NAME
+    paper = "the network of this package, trained on other data (docs/base.md)"
+    NOT_KEPT: ClassVar[tuple[str, ...]] = ("_model",)
+
+    def __init__(self, model: "Model | None" = None, keys: int = KEYS):
+        self._model, self._keys = model, keys
+
+    def fit(self, train: Columns) -> Self:
+        self._crossed = Crossed(train)
+        replied = train.rtt[train.replied]
+        self._most_ms = max(2 * float(replied.max()), 1000.0) if len(replied) else 1000.0
+        return self
+
+    def predict(self, queries: Queries, context: History) -> RttDistributions:
+        from ping_llm.answer.network import averaged
+
+        if self._model is None:
+            self._model = packaged_model()
+        model = self._model
+        prompts = self._prompts(model, queries, context)
+        each = np.empty((len(prompts), len(GRID)))
+        failure = np.empty(len(prompts))
+        for number, distribution in model.distributions(prompts):
+            each[number], failure[number] = distribution.cdf(GRID), distribution.failure
+        owner = np.tile(np.arange(len(queries)), self._keys)
+        used = np.array([prompt.used for prompt in prompts], np.int64)
+        made = averaged(each, failure, used, owner, len(queries))
+        levels = capped(made.levels, self._most_ms)
+        return RttDistributions(np.broadcast_to(GRID, levels.shape), levels, made.failure)
+
+    def _prompts(self, model: "Model", queries: Queries, context: History) -> list["Prompt"]:
+        """The prompts of all queries under the first key, then under the next, …"""
+        from ping_llm.answer.context import Context, Question
+        from ping_llm.answer.network import end
+        from ping_llm.answer.past import relevance
+
+        past = context.of_source(queries)
+        of_pair = context.results_of_pair(queries).count
+        room = model.config.max_length - 1 - model.encoding.bytes
+        timed: dict[int, Question] = {}
+        crossed: dict[int, CrossedQuestion] = {}
+        for index, (first, high) in enumerate(zip(past.low.tolist(), past.high.tolist(), strict=True)):
+            low = max(first, high - _LOOK_BACK)
+            src, dst = (
+                end(queries.src, queries.src_bits, index),
+                end(queries.dst, queries.dst_bits, index),
+            )
+            known = past.columns.take(slice(low, high))
+            if of_pair[index]:
+                chosen = relevance(known.dst, dst, _TIMED_SIZE)
+                some = known.take(chosen)
+                time = int(queries.time[index])
+                when = some.time if time != NO_TIME else np.full(len(some), NO_TIME, np.int64)
+                shown = Context.of(queries.src[index], some.dst, when, some.rtt, np.arange(len(chosen)))
+                timed[index] = Question(src, dst, None if time == NO_TIME else time, shown)
+            else:
+                crossed[index] = self._question(model, src, dst, queries, index, known, room)
+        keys = [
+            hashed(np.concatenate([queries.src, queries.dst], axis=1), number + 1)
+            for number in range(self._keys)
+        ]
+        out = []
+        for of_key in keys:
+            made: dict[int, Prompt] = {}
+            scrambled = [question.scrambled(int(of_key[index])) for index, question in timed.items()]
+            made.update(zip(timed, model.prompts(scrambled), strict=True))
+            rows = np.array(list(crossed), np.int64)
+            made.update(
+                zip(
+                    crossed,
+                    crossed_prompts(list(crossed.values()), of_key[rows], model.encoding, room),
+                    strict=True,
+                )
+            )
+            out += [made[index] for index in range(len(queries))]
+        return out
+
+    def _question(
+        self,
+        model: "Model",
+        src: Prefix,
+        dst: Prefix,
+        queries: Queries,
+        index: int,
+        known: Columns,
+        room: int,
+    ) -> CrossedQuestion:
+        from ping_llm.answer.past import relevance
+
+        packed = queries.src[index].tobytes()
+        fitting = measurements_that_fit(room, src.version, model.encoding)
+        own = own_results(known, packed, relevance(known.dst, dst, len(known)))[: fitting // 2]
+        groups = self._crossed.groups(queries.src[index], queries.dst[index], own, fitting - len(own))
+        results = [result for group in groups for result in group]
+        return CrossedQuestion(src, dst, [*results, *own[::-1]], len(own))

@@ -1,0 +1,333 @@
+"""Crossed contexts: about one pair, seen from its source, its destination, and what ties them.
+
+A crossed context states, source by source: what some other sources measured to the pair's destination and to
+destinations that the pair's source measured too; then what the source itself measured; last the pair. It is
+matrix completion as a text. Sources and destinations next in the order of addresses are among the chosen more
+often than chance would have it, because a common prefix tells much.
+
+The measurements are held in memory in two orders, by source and by destination: 24 bytes each. A context is a
+function of its key and of these orders.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ping_llm.compiled import kernel
+from ping_llm.contexts.context import ORDER_COUNTS, ORDER_STARTS, ORDERS, pseudonym_into
+from ping_llm.contexts.draws import (
+    CROSSED_ANCHOR,
+    CROSSED_GROUP,
+    CROSSED_OTHERS,
+    CROSSED_OWN,
+    CROSSED_PAIR,
+    CROSSED_TIE,
+    FIELD_ORDER,
+    ORDERED,
+    SCRAMBLE_KEY,
+    address_length,
+    below,
+    draw,
+    is_scrambled,
+    upper,
+)
+from ping_llm.errors import PingError
+from ping_llm.rows.block import RowBlock
+from ping_llm.tokens.codec import put_address, put_result
+from ping_llm.tokens.vocab import DST_IPV4, DST_IPV6, MEASUREMENT, SRC_IPV4, SRC_IPV6, Field
+
+#: A context has at most so many results of its source, and so many other sources with so many ties each.
+MOST_OWN = 12
+MOST_OTHERS = 12
+MOST_TIES = 3
+
+#: For each other source that is wanted so many are looked at, and those with most ties are taken.
+LOOKED_AT = 3
+
+#: The share of contexts in which other results of the pair itself may be stated too: a quarter.
+PAIR_SHARE = 1 << 30
+
+#: A neighbour in the order of addresses is tried in this share of contexts: a half.
+NEIGHBOUR_SHARE = 1 << 31
+
+#: Measurements that are held in memory at most: 24 bytes each, and 80 while they are read.
+MOST_MEASUREMENTS = 50_000_000
+
+_SRC, _DST, _RESULT = int(Field.SRC), int(Field.DST), int(Field.RESULT)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Measurements by source and by destination. Sources and destinations are numbered in the order of
+    their bytes.
+
+    Attributes:
+        row_source: int32 [rows], the source of each row; -1 for a row that could not be read.
+        sources, destinations: uint8 [., 16].
+        by_source: int64 [sources + 1], where each source's measurements begin: of these `dst` (int32) and
+            `rtt`, ordered by destination.
+        by_destination: int64 [destinations + 1], the same: `src` and `rtt_of`, ordered by source.
+    """
+
+    row_source: np.ndarray
+    sources: np.ndarray
+    destinations: np.ndarray
+    by_source: np.ndarray
+    dst: np.ndarray
+    rtt: np.ndarray
+    by_destination: np.ndarray
+    src: np.ndarray
+    rtt_of: np.ndarray
+
+    @classmethod
+    def of(cls, block: RowBlock) -> "Crossing":
+        """From all rows; those without a measurement are left out."""
+        counts = np.diff(block.offsets)
+        sources, source_of_row = numbered(block.src)
+        destinations, dst = numbered(block.dst)
+        src = np.repeat(source_of_row, counts)
+        made = cls.of_pairs(sources, destinations, src, dst, block.rtt)
+        return replace(made, row_source=np.where(counts > 0, source_of_row, -1).astype(np.int32))
+
+    @classmethod
+    def of_pairs(
+        cls, sources: np.ndarray, destinations: np.ndarray, src: np.ndarray, dst: np.ndarray, rtt: np.ndarray
+    ) -> "Crossing":
+        """From measurements of numbered sources to numbered destinations; without rows."""
+        src, dst = src.astype(np.int32), dst.astype(np.int32)
+        order = np.lexsort((dst, src))  # stable: equal pairs stay in their order
+        back = np.lexsort((src, dst))
+        return cls(
+            np.zeros(0, np.int32),
+            sources,
+            destinations,
+            np.searchsorted(src[order], np.arange(len(sources) + 1)),
+            dst[order],
+            rtt[order],
+            np.searchsorted(dst[back], np.arange(len(destinations) + 1)),
+            src[back],
+            rtt[back],
+        )
+
+    @classmethod
+    def empty(cls) -> "Crossing":
+        return cls.of(RowBlock.empty(0, 0))
+
+    @staticmethod
+    def check(measurements: int) -> None:
+        """Refuse more than memory should hold."""
+        if measurements > MOST_MEASUREMENTS:
+            raise PingError(
+                f"crossed contexts keep all measurements in memory, at most {MOST_MEASUREMENTS:,}; these "
+                f"rows have {measurements:,}. Give network_crossed_probability=0, or rows of a sample"
+            )
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """As the kernel takes them."""
+        return (
+            self.row_source,
+            self.sources,
+            self.destinations,
+            self.by_source,
+            self.dst,
+            self.rtt,
+            self.by_destination,
+            self.src,
+            self.rtt_of,
+        )
+
+
+def numbered(addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different addresses in the order of their bytes, and the number of each, int32."""
+    words = np.ascontiguousarray(addresses).view(">u8").reshape(-1, 2)
+    order = np.lexsort((words[:, 1], words[:, 0]))
+    new = np.ones(len(order), bool)
+    new[1:] = (words[order[1:]] != words[order[:-1]]).any(axis=1)
+    number = np.empty(len(order), np.int32)
+    number[order] = np.cumsum(new) - 1
+    return addresses[order[new]], number
+
+
+@kernel
+def first_not_below(values, begin, end, wanted):
+    while begin < end:
+        middle = (begin + end) >> 1
+        if values[middle] < wanted:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@kernel
+def _place(key, purpose, turn, values, begin, end, near):
+    """The place that is tried at a turn: at first those beside `near` (or none: -1), then any."""
+    if turn < 2:
+        bits = draw(key, purpose, turn + 1)
+        if upper(bits) >= NEIGHBOUR_SHARE:
+            return np.int64(-1)
+        if turn == 0:
+            at = first_not_below(values, begin, end, near) - 1
+            return at if at >= begin else np.int64(-1)
+        at = first_not_below(values, begin, end, near + 1)
+        return at if at < end else np.int64(-1)
+    return begin + below(draw(key, purpose, turn + 1), end - begin)
+
+
+@kernel
+def _has(values, count, wanted):
+    for index in range(count):  # noqa: SIM110 — compiled code has no any()
+        if values[index] == wanted:
+            return True
+    return False
+
+
+@kernel
+def _shuffled(values, begin, end, key, group):
+    for last in range(end - begin - 1, 0, -1):
+        other = below(draw(key, CROSSED_GROUP, (group << 16) + last), last + 1)
+        values[begin + last], values[begin + other] = values[begin + other], values[begin + last]
+
+
+@kernel
+def select_crossed(who, to, rtts, key, bound, ipv4, row, crossing, p):
+    """Sources, destinations and RTTs of a context, in the order in which they are stated; return how many.
+
+    None of them is cut: they take at most `bound` tokens with each source stated once.
+    """
+    row_source, _, _, by_source, s_dst, s_rtt, by_destination, d_src, d_rtt = crossing
+    address = address_length(ipv4, is_scrambled(key, p))
+    measurement = 1 + address + p.result_length
+    source = row_source[row]
+    begin, end = by_source[source], by_source[source + 1]
+    anchor = begin + below(draw(key, CROSSED_ANCHOR, 0), end - begin)
+    asked = s_dst[anchor]
+    room = bound - address - measurement
+
+    # Results of the source: at most half of the room, so that IPv6 leaves some to the others.
+    wanted = below(draw(key, CROSSED_OWN, 0), MOST_OWN + 1)
+    pair = upper(draw(key, CROSSED_PAIR, 0)) < PAIR_SHARE
+    own = np.empty(MOST_OWN, np.int64)
+    own_dst = np.empty(MOST_OWN, np.int64)
+    owned = 0
+    for turn in range(2 * wanted + 2):
+        if owned == wanted or 2 * (owned + 1) * measurement > room:
+            break
+        at = _place(key, CROSSED_OWN, turn, s_dst, begin, end, asked)
+        if at < 0 or at == anchor or _has(own, owned, at):
+            continue
+        if s_dst[at] == asked:
+            if not pair:
+                continue
+        elif _has(own_dst, owned, s_dst[at]):
+            continue
+        own[owned] = at
+        own_dst[owned] = s_dst[at]
+        owned += 1
+    room -= owned * measurement
+
+    # Other sources to the destination; those with most ties first.
+    wanted = below(draw(key, CROSSED_OTHERS, 0), MOST_OTHERS + 1)
+    first, last = by_destination[asked], by_destination[asked + 1]
+    other = np.empty(LOOKED_AT * MOST_OTHERS + 2, np.int64)
+    other_src = np.empty(LOOKED_AT * MOST_OTHERS + 2, np.int64)
+    ties = np.zeros(LOOKED_AT * MOST_OTHERS + 2, np.int64)
+    tie = np.empty((LOOKED_AT * MOST_OTHERS + 2, MOST_TIES), np.int64)
+    found = 0
+    if wanted > 0:
+        for turn in range(LOOKED_AT * wanted + 2):
+            at = _place(key, CROSSED_OTHERS, turn, d_src, first, last, source)
+            if at < 0 or d_src[at] == source or _has(other_src, found, d_src[at]):
+                continue
+            other[found] = at
+            other_src[found] = d_src[at]
+            opens, closes = by_source[d_src[at]], by_source[d_src[at] + 1]
+            for index in range(owned):
+                if ties[found] == MOST_TIES:
+                    break
+                if own_dst[index] == asked:
+                    continue
+                begins = first_not_below(s_dst, opens, closes, own_dst[index])
+                ends = first_not_below(s_dst, begins, closes, own_dst[index] + 1)
+                if begins < ends:
+                    pick = begins + below(draw(key, CROSSED_TIE, (found << 16) + index), ends - begins)
+                    tie[found, ties[found]] = pick
+                    ties[found] += 1
+            found += 1
+    taken = np.empty(MOST_OTHERS, np.int64)
+    many = 0
+    for level in range(MOST_TIES, -1, -1):
+        for index in range(found):
+            cost = address + (1 + ties[index]) * measurement
+            if ties[index] == level and many < wanted and cost <= room:
+                taken[many] = index
+                many += 1
+                room -= cost
+    _shuffled(taken, 0, many, key, 0)
+
+    count = 0
+    for group in range(many):
+        index = taken[group]
+        opening = count
+        who[count], to[count], rtts[count] = other_src[index], asked, d_rtt[other[index]]
+        count += 1
+        for number in range(ties[index]):
+            who[count], to[count] = other_src[index], s_dst[tie[index, number]]
+            rtts[count] = s_rtt[tie[index, number]]
+            count += 1
+        _shuffle_group(who, to, rtts, opening, count, key, group + 1)
+    opening = count
+    for index in range(owned):
+        who[count], to[count], rtts[count] = source, own_dst[index], s_rtt[own[index]]
+        count += 1
+    _shuffle_group(who, to, rtts, opening, count, key, many + 1)
+    who[count], to[count], rtts[count] = source, asked, s_rtt[anchor]
+    return count + 1
+
+
+@kernel
+def _shuffle_group(who, to, rtts, begin, end, key, group):
+    for last in range(end - begin - 1, 0, -1):
+        other = begin + below(draw(key, CROSSED_GROUP, (group << 16) + last), last + 1)
+        to[begin + last], to[other] = to[other], to[begin + last]
+        rtts[begin + last], rtts[other] = rtts[other], rtts[begin + last]
+
+
+@kernel
+def write_crossed(out, position, key, count, who, to, rtts, ipv4, crossing, p):
+    """Write the context's tokens at out[position]; return the position after them."""
+    sources, destinations = crossing[1], crossing[2]
+    ordered = upper(draw(key, ORDERED, 0)) < p.ordered
+    scrambled = is_scrambled(key, p)
+    pseudonyms = draw(key, SCRAMBLE_KEY, 0)
+    stated = np.empty(16, np.uint8)
+    for place in range(count):
+        fields = 0
+        present = 0
+        if place == 0 or who[place] != who[place - 1]:
+            present = _SRC
+            fields = 1
+        present |= (_DST << (3 * fields)) | (_RESULT << (3 * fields + 3))
+        fields += 2
+        which = 0
+        if not ordered:
+            which = below(draw(key, FIELD_ORDER, place), ORDER_COUNTS[fields])
+        permutation = ORDERS[ORDER_STARTS[fields] + which]
+        out[position] = MEASUREMENT
+        position += 1
+        for turn in range(fields):
+            field = (present >> (3 * ((permutation >> (3 * turn)) & 7))) & 7
+            if field == _RESULT:
+                position = put_result(out, position, rtts[place], p.encoding, p.clip_limit_ms)
+                continue
+            address = sources[who[place]] if field == _SRC else destinations[to[place]]
+            known = 0
+            if scrambled:
+                known = pseudonym_into(stated, address, ipv4, 0, pseudonyms)
+            else:
+                stated[:] = address
+            if field == _SRC:
+                position = put_address(out, position, SRC_IPV4, SRC_IPV6, stated, known)
+            else:
+                position = put_address(out, position, DST_IPV4, DST_IPV6, stated, known)
+    return position

@@ -1,0 +1,248 @@
+"""`base`, the packaged model: contexts across sources, and answers about data that it has never seen."""
+
+import json
+import math
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import ping_llm
+from ping_llm.answer.base import BaseModel
+from ping_llm.answer.context import Question
+from ping_llm.answer.crossed import Crossed, CrossedQuestion, Result, crossed_prompts, own_results
+from ping_llm.answer.methods.base import FLOOR_MS
+from ping_llm.answer.methods.pretrained import Pretrained, packaged
+from ping_llm.answer.recipe import Recipe
+from ping_llm.cli import app
+from ping_llm.cli import query as query_commands
+from ping_llm.errors import PingError, UsageError
+from ping_llm.measurements.addresses import Prefix, pack_one
+from ping_llm.measurements.columns import NO_TIME, Columns
+from ping_llm.tokens import reference
+from ping_llm.tokens.rtt import rtt_encoding
+from ping_llm.tokens.vocab import Field
+
+query_commands.register(app)
+
+COMPACT = rtt_encoding("compact", 1000.0)
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+
+def _columns(rows):
+    """(source, destination, rtt, minutes after noon) → columns."""
+    packed = [np.frombuffer(b"".join(pack_one(row[end]) for row in rows), np.uint8) for end in (0, 1)]
+    time = [int((NOON + timedelta(minutes=row[3])).timestamp()) * 1_000_000 for row in rows]
+    rtt = np.array([row[2] for row in rows], np.float64)
+    return Columns(np.array(time, np.int64), packed[0].reshape(-1, 16), packed[1].reshape(-1, 16), rtt)
+
+
+def _plane(sources=12, destinations=8, seed=0, left_out=()):
+    """Hosts on a plane; the RTT is the distance and an access delay. Each pair once, in random order."""
+    random = np.random.default_rng(seed)
+    here, there = random.uniform(0, 100, (sources, 2)), random.uniform(0, 100, (destinations, 2))
+    delay = random.uniform(1, 20, sources)
+    rows = []
+    for s in range(sources):
+        for d in range(destinations):
+            if (s, d) not in left_out:
+                rtt = float(np.linalg.norm(here[s] - there[d]) + delay[s])
+                rows.append((f"20.{s}.1.7", f"50.{d}.1.9", rtt, int(random.integers(0, 600))))
+    return rows
+
+
+def _packed(text):
+    return np.frombuffer(pack_one(text), np.uint8)
+
+
+# Contexts.
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), known=st.integers(0, 6))
+def test_the_nearest_sources_are_those_of_a_plain_search(seed, known):
+    rows = _plane(seed=seed)
+    crossed = Crossed(_columns([row for row in rows if row[0] != "20.0.1.7"]))
+    asked = "50.3.1.9"
+    mine = {row[1]: row[2] for row in rows if row[0] == "20.0.1.7" and row[1] != asked}
+    own = [Result(pack_one("20.0.1.7"), pack_one(dst), mine[dst]) for dst in sorted(mine)[:known]]
+
+    def distance(other):
+        theirs = {row[1]: row[2] for row in rows if row[0] == other}
+        shared = [d for d in sorted(mine)[:known] if d in theirs]
+        total = sum(abs(math.log(mine[d] + FLOOR_MS) - math.log(theirs[d] + FLOOR_MS)) for d in shared)
+        common = 13 if other.split(".")[1] != "0" else 14  # bytes of ::ffff:20.x
+        return (total + 0.5 - 0.03 * common) / (len(shared) + 1)
+
+    others = sorted({row[0] for row in rows} - {"20.0.1.7"}, key=lambda other: (distance(other), other))
+    groups = crossed.groups(_packed("20.0.1.7"), _packed(asked), own, room=16)
+    found = [group[0].src for group in groups][::-1]
+    assert found == [pack_one(other) for other in others[: len(found)]] or known == 0
+    assert len(found) >= 3
+    for group in groups:
+        assert group[-1].dst == pack_one(asked)
+        assert {result.dst for result in group[:-1]} <= {result.dst for result in own}
+    assert sum(1 + len(group) for group in groups) <= 16
+
+
+def test_a_prompt_states_the_groups_and_then_the_question():
+    theirs = [Result(pack_one("20.1.1.7"), pack_one(dst), 10.0) for dst in ("50.1.1.9", "50.2.1.9")]
+    own = [Result(pack_one("20.0.1.7"), pack_one("50.1.1.9"), -1.0)]
+    asked = CrossedQuestion(
+        Prefix.of(_packed("20.0.1.7")), Prefix.of(_packed("50.2.1.9")), [*theirs, *own], 1
+    )
+    (prompt,) = crossed_prompts([asked], np.array([5], np.uint64), COMPACT, 300)
+    statements = reference.decode(prompt.context.tolist())
+    assert [Field.SRC in s.order for s in statements] == [True, False, True]
+    assert [s.rtt for s in statements] == [10.0, 10.0, -1.0]
+    assert statements[0].dst == statements[2].dst != statements[1].dst
+    stated = prompt.ids[prompt.context_ids :].tolist()
+    assert stated == [1, *reference.encode_address(Field.DST, statements[1].dst), 9]
+    (other,) = crossed_prompts([asked], np.array([6], np.uint64), COMPACT, 300)
+    assert other.ids.tolist() != prompt.ids.tolist()
+
+
+def test_a_question_without_own_results_states_its_source():
+    asked = CrossedQuestion(Prefix.of(_packed("2001:db8::1")), Prefix.of(_packed("2001:db8:1::1")), [], 0)
+    (prompt,) = crossed_prompts([asked], np.array([5], np.uint64), COMPACT, 300)
+    assert prompt.context_ids == 0
+    assert len(prompt.ids) == 1 + 6 + 6 + 1  # short pseudonyms
+
+
+def test_each_destination_of_the_source_is_stated_once():
+    past = _columns([("20.0.1.7", "50.1.1.9", 5.0, 1), ("20.0.1.7", "50.1.1.9", 6.0, 2)])
+    (only,) = own_results(past, pack_one("20.0.1.7"), np.array([1, 0]))
+    assert only.rtt == 6.0
+
+
+# Answers.
+
+
+@pytest.fixture(scope="module")
+def base():
+    return BaseModel.packaged()
+
+
+@pytest.fixture(scope="module")
+def plane(base):
+    return base.about(_columns(_plane(left_out={(0, 3), (1, 4), (2, 5)})))
+
+
+def test_answers_do_not_depend_on_what_is_asked_together(plane):
+    questions = [
+        Question.of("20.0.1.7", "50.3.1.9"),
+        Question.of("20.1.1.7", "50.1.1.9", NOON + timedelta(days=1)),
+        Question.of("20.99.1.7", "50.1.1.9"),
+        Question.of("20.2.1.7", "50.99.1.9"),
+        Question.of("20.2.1.0/24", "50.5.1.9"),
+    ]
+    together = plane.rtt_many(questions)
+    for question, one in zip(questions, together, strict=True):
+        (alone,) = plane.rtt_many([question])
+        for level in (0.05, 0.5, 0.95):
+            assert float(one.distribution.quantile(level)) == pytest.approx(
+                float(alone.distribution.quantile(level)), rel=1e-6
+            )
+        assert one.failure == pytest.approx(alone.failure, rel=1e-6)
+        assert one.rests_on["packaged"]
+
+
+def test_a_measured_pair_is_answered_near_its_past(plane):
+    rtt = next(row[2] for row in _plane() if row[:2] == ("20.4.1.7", "50.4.1.9"))
+    answer = plane.rtt("20.4.1.7", "50.4.1.9", NOON + timedelta(days=1))
+    assert answer.distribution.point == pytest.approx(rtt, rel=0.15)
+    assert answer.rests_on["pair_measurements"] == 1
+
+
+def test_nothing_later_than_the_question_is_used(base):
+    rows = [("20.0.1.7", "50.1.1.9", 10.0, minute) for minute in range(30)]
+    later = [("20.0.1.7", "50.1.1.9", 900.0, 100 + minute) for minute in range(30)]
+    early = base.about(_columns(rows + later)).rtt(
+        "20.0.1.7", "50.1.1.9", NOON + timedelta(minutes=50), raw=True
+    )
+    assert early.distribution.median == pytest.approx(10.0, rel=0.1)
+    assert early.context_given == 30
+
+
+def test_a_context_of_many_sources_is_answered_from(base):
+    rows = _plane(left_out={(0, 3)})
+    context = [
+        ping_llm.Measurement(event_time=NOON, src_addr=src, dst_addr=dst, rtt=rtt)
+        for src, dst, rtt, _ in rows
+    ]
+    answer = base.rtt("20.0.1.7", "50.3.1.9", context=context)
+    assert answer.rests_on["source_measurements"] == 7
+    assert answer.rests_on["destination_measurements"] == 11
+
+
+def test_without_measurements_there_is_nothing_to_answer_from(base):
+    with pytest.raises(UsageError, match="never seen your network"):
+        base.rtt("20.0.1.7", "50.3.1.9")
+    with pytest.raises(PingError, match="no measurement"):
+        base.about(Columns.empty())
+
+
+def test_times_may_be_unknown(base):
+    columns = _columns(_plane())
+    timeless = Columns(np.full(len(columns), NO_TIME), columns.src, columns.dst, columns.rtt)
+    answer = base.about(timeless).rtt("20.4.1.7", "50.4.1.9")
+    assert 0 < answer.distribution.median < 1000
+
+
+def test_few_measurements_leave_the_weight_to_the_network(base):
+    recipe = Recipe.load(packaged())
+    number = recipe.components.index("base")
+    few, many = (recipe.stack(_columns(_plane(sources=n)), base).weights for n in (3, 60))
+    assert (few[:, number] > many[:, number]).all()
+    assert np.allclose(few.sum(axis=1), 1.0)
+
+
+def test_the_network_alone_is_the_method_base(plane):
+    alone = plane.rtt("20.0.1.7", "50.3.1.9", method="network")
+    method = Pretrained(plane).fit(_columns(_plane(left_out={(0, 3), (1, 4), (2, 5)})))
+    question = Question.of("20.0.1.7", "50.3.1.9")
+    from ping_llm.answer.answering import as_queries
+
+    made = method.predict(as_queries([question]), plane.data.history([question]))
+    assert float(alone.distribution.quantile(0.5)) == pytest.approx(float(made.quantile([0.5])[0, 0]))
+
+
+# Commands.
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.csv"
+    lines = ["event_time,src_addr,dst_addr,rtt"]
+    lines += [
+        f"{(NOON + timedelta(minutes=minute)).isoformat()},{src},{dst},{rtt}"
+        for src, dst, rtt, minute in _plane(left_out={(0, 3)})
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_query_needs_no_run(file):
+    asked = ["query", "rtt", "--context", str(file), "--src", "20.0.1.7", "--dst", "50.3.1.9", "--json"]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.stdout)
+    assert values["rests_on"]["packaged"]
+    again = CliRunner().invoke(app, [*asked[:2], "base", "--data", *asked[3:]])
+    assert json.loads(again.stdout) == values
+    text = CliRunner().invoke(app, asked[:-1]).stdout
+    assert "base, the packaged model" in text
+    assert "in the data: pair no, source yes, destination yes" in text
+
+
+def test_query_without_anything_says_what_is_missing():
+    result = CliRunner().invoke(app, ["query", "rtt", "--src", "20.0.1.7", "--dst", "50.3.1.9"])
+    assert result.exit_code != 0
+    assert "never seen your network" in str(result.exception) + result.output
+
+
+def test_the_weights_are_small():
+    assert sum(entry.stat().st_size for entry in packaged().iterdir()) < 4_000_000
