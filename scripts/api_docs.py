@@ -39,7 +39,17 @@ This page is made from the docstrings by `scripts/api_docs.py`.
 
 #: The order of the work; what only comes back from a call stands after it.
 _SECTIONS = {
-    "Ask": ("load", "Model", "connect", "Remote", "Question", "Context", "RttAnswer", "RttDistribution"),
+    "Ask": (
+        "load",
+        "Model",
+        "connect",
+        "Remote",
+        "addresses",
+        "Question",
+        "Context",
+        "RttAnswer",
+        "RttDistribution",
+    ),
     "Watch": ("Watcher", "WatchOptions"),
     "Data": ("read", "Measurements", "Measurement", "ingest", "split", "Splits", "build_rows", "Batches"),
     "Train and evaluate": ("fit", "train", "evaluate"),

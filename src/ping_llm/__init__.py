@@ -32,6 +32,7 @@ __all__ = [
     "WatchOptions",
     "Watcher",
     "__version__",
+    "addresses",
     "build_rows",
     "connect",
     "evaluate",
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ping_llm._api import build_rows, connect, evaluate, fit, ingest, load, read, split, train
+    from ping_llm._api import addresses, build_rows, connect, evaluate, fit, ingest, load, read, split, train
     from ping_llm.answer.context import Context, Question
     from ping_llm.answer.distribution import RttDistribution
     from ping_llm.answer.model import Model
@@ -74,6 +75,7 @@ _PLACES = {
     "UsageError": "errors",
     "WatchOptions": "watch.options",
     "Watcher": "watch.watcher",
+    "addresses": "_api",
     "build_rows": "_api",
     "connect": "_api",
     "evaluate": "_api",

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.extras import need
@@ -127,6 +127,32 @@ def ingest(
     from ping_llm.ingest.run import ingest as run
 
     return run(_names(inputs), Path(out), IngestOptions(rtt, source, traceroutes), workers, overwrite)
+
+
+def addresses(
+    name: str,
+    *,
+    places: "Paths" = (),
+    data: str | Path | None = None,
+    end: Literal["source", "destination"] = "destination",
+) -> list[str]:
+    """The addresses or prefixes that a name stands for, to ask a model about.
+
+    Args:
+      name: a host name, which is resolved; `AS3333`, `country:NL` or `NL`, `probe:1234`, which the places or
+        the data must know; or an address or prefix, which stands for itself.
+      places: tables of prefixes (with `country`, `asn`, `latitude`, `longitude`), the table of `fetch
+        probes`, or databases (.mmdb).
+      data: probe rows. Their addresses count before the prefixes of the places, the most measured first.
+      end: whether sources or destinations of the data are meant.
+
+    Raises:
+      UsageError: nobody knows the name.
+    """
+    from ping_llm.answer.names import Names
+
+    found = Names([Path(path) for path in _names(places)], _path(data)).find(name, end)
+    return found.addresses
 
 
 def split(

@@ -187,12 +187,6 @@ def test_within_weighs_the_parts_by_how_well_they_explain_it(model):
         assert one.probability == pytest.approx(joint[one.address.packed[15]], rel=2e-3)
 
 
-def test_light_takes_its_time():
-    assert complete.least_rtt_ms((52.37, 4.9), (52.37, 4.9)) == 0
-    # Amsterdam to New York: 5,860 km.
-    assert complete.least_rtt_ms((52.37, 4.9), (40.71, -74.0)) == pytest.approx(58.7, abs=0.5)
-
-
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [

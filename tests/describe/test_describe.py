@@ -270,3 +270,28 @@ def test_commands_from_end_to_end(world, tmp_path):
     )
     assert drawn.returncode == 0, drawn.stderr
     assert len(drawn.stdout.splitlines()) == 8
+
+
+def test_figures_by_country_and_system(tmp_path):
+    rows = [
+        {"event_time": n * 1_000_000, "src_addr": f"192.0.2.{n % 2}", "dst_addr": dst, "rtt": rtt,
+         "ip_version": 4}
+        for n in range(10)
+        for dst, rtt in (("198.51.100.7", 20.0), ("203.0.113.5", -1.0 if n < 4 else 300.0))
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows, MEASUREMENTS), tmp_path / "pings.parquet")
+    (tmp_path / "places.csv").write_text("prefix,country,asn\n198.51.100.0/24,NL,3333\n192.0.2.0/24,DE,\n")
+    command = ["describe", str(tmp_path / "pings.parquet"), "--places", str(tmp_path / "places.csv")]
+    found = subprocess.run([*PROGRAM, *command, "--json"], capture_output=True, check=True).stdout
+    places = json.loads(found)["places"]
+    assert places["sources"]["country"] == [
+        {"name": "DE", "addresses": 2, "rows": 20, "failed": 4, "rtt_p50": pytest.approx(20, rel=0.02)}
+    ]
+    assert [(one["name"], one["rows"], one["failed"]) for one in places["destinations"]["asn"]] == [
+        ("AS3333", 10, 0),
+        ("unknown", 10, 4),
+    ]
+    assert places["destinations"]["asn"][1]["rtt_p50"] == pytest.approx(300, rel=0.02)
+    text = subprocess.run([*PROGRAM, *command], capture_output=True, check=True, text=True).stdout
+    assert "destinations by AS" in text
+    assert "AS3333" in text

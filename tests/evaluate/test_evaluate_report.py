@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -292,3 +293,26 @@ def test_intervals_widen_with_likeness_inside_sources():
 def test_an_unknown_method_is_named():
     with pytest.raises(UsageError, match="no method 'magic'"):
         make("magic")
+
+
+def test_places_add_errors_by_distance_and_country_and_a_baseline(world, tmp_path):
+    """The simulator's RTTs follow distance: what knows only places is better than what knows nothing."""
+    located = world / "places.csv"
+    prefixes = [line.split(",")[0] for line in located.read_text().splitlines()[1:]]
+    countries = tmp_path / "countries.csv"
+    lines = [f"{prefix},{'NL' if n % 2 else 'DE'}\n" for n, prefix in enumerate(prefixes)]
+    countries.write_text("prefix,country\n" + "".join(lines))
+    options = replace(OPTIONS, baselines=("global",), places=(str(located), str(countries)))
+    result = evaluate(world, tmp_path / "report", options)
+    methods = result["splits"]["pairs"]
+    assert methods["distance"]["bits"] < methods["global"]["bits"]
+    strata = methods["distance"]["strata"]
+    asked = methods["distance"]["measurements"]
+    assert sum(part["measurements"] for part in strata["distance"].values()) == asked
+    assert strata["distance"]["unknown"]["measurements"] == 0
+    assert set(strata["country_pair"]) <= {"NL→NL", "NL→DE", "DE→NL", "DE→DE"}
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "By distance and by pair of countries" in page
+    # Without places the report is as it was.
+    plain = evaluate(world, tmp_path / "plain", replace(OPTIONS, baselines=("global",)))
+    assert all("distance" not in methods for methods in plain["splits"].values())

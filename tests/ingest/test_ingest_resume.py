@@ -13,6 +13,7 @@ from atlas_results import ping, write_lines
 from ingest_program import program, tree
 
 from ping_llm.errors import UsageError
+from ping_llm.ingest import plan as ingest_plan
 from ping_llm.ingest import read_measurements
 from ping_llm.ingest import run as ingest_run
 from ping_llm.ingest import workers as ingest_workers
@@ -61,9 +62,9 @@ def test_an_interrupted_run_continues_with_the_files_that_are_missing(tmp_path, 
     kept = {path: path.stat().st_mtime_ns for path in work.glob("*/rows.parquet") if path.parent != gone}
     (gone / "done.json").unlink()
     seen = []
-    original = ingest_run._read_files
+    original = ingest_plan.run_tasks
     monkeypatch.setattr(
-        ingest_run, "_read_files", lambda tasks, *rest: (seen.extend(tasks), original(tasks, *rest))
+        ingest_plan, "run_tasks", lambda tasks, *rest: (seen.extend(tasks), original(tasks, *rest))
     )
     ingest(inputs, tmp_path / "out", workers=1)
     assert len(seen) == 1

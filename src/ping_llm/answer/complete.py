@@ -5,8 +5,6 @@ the mixture of its answers for the addresses. Training does not force the two to
 measures the distance between them.
 """
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -174,21 +172,6 @@ def _known_log_probability(model: "Model", cache: object, known: bytes) -> np.nd
     chosen = after[:, np.arange(len(known)), list(known)] - np.logaddexp.reduce(after, axis=-1)
     out: np.ndarray = chosen.sum(axis=1)
     return out
-
-
-#: km per ms one way in fibre: two thirds of the speed of light.
-FIBRE_KM_PER_MS = 199.86
-EARTH_KM = 6371.0
-
-
-def least_rtt_ms(here: Sequence[float], there: Sequence[float]) -> float:
-    """The least possible RTT, of light in a straight fibre. Places are (latitude, longitude)."""
-    phi1, lambda1, phi2, lambda2 = map(math.radians, (*here, *there))
-    half = (
-        math.sin((phi2 - phi1) / 2) ** 2
-        + math.cos(phi1) * math.cos(phi2) * math.sin((lambda2 - lambda1) / 2) ** 2
-    )
-    return 2 * (2 * EARTH_KM * math.asin(math.sqrt(min(half, 1.0)))) / FIBRE_KM_PER_MS
 
 
 @dataclass(frozen=True)

@@ -173,19 +173,3 @@ def questions_of(
         except UsageError as error:
             raise PingError(f"{place(row)}: {error}") from None
     return questions, _rtts(given, place, content.num_rows, False) if "rtt" in given else None
-
-
-def read_table(path: Path) -> pa.Table:
-    """A table of other columns than those of measurements: Parquet, CSV or JSON lines, by its name."""
-    from pyarrow import csv, json, parquet
-
-    readers = {".parquet": parquet.read_table, ".csv": csv.read_csv}
-    readers |= dict.fromkeys((".jsonl", ".ndjson"), json.read_json)
-    if not path.exists():
-        raise UsageError(f"{path} does not exist")
-    if path.suffix not in readers:
-        raise UsageError(f"{path}: the name of a table must end in {', '.join(readers)}")
-    try:
-        return readers[path.suffix](path)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise PingError(f"{path} is not a table: {str(error).splitlines()[0]}") from None

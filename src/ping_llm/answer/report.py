@@ -109,7 +109,7 @@ _RESULT = NAMES.index("result")
 _EXPECTED = (0.05, 0.5, 0.95)
 #: Candidates per requested anomaly.
 _CANDIDATES = 8
-_NEEDS = ("src_addr", "dst_addr", "rtt")
+NEEDS = ("src_addr", "dst_addr", "rtt")
 
 
 def scored(model: "Model", path: Path, limit: int | None = None) -> "Iterator[Scored]":
@@ -117,10 +117,10 @@ def scored(model: "Model", path: Path, limit: int | None = None) -> "Iterator[Sc
     scorer = model.scorer()
     row = 0
     with Progress("measurements", limit) as progress:
-        for batch, place in Given(path, _NEEDS):
+        for batch, place in Given(path, NEEDS):
             if limit is not None:
                 batch = batch.slice(0, limit - row)
-            for scores in scorer.add(to_columns(batch, place, needs=_NEEDS)):
+            for scores in scorer.add(to_columns(batch, place, needs=NEEDS)):
                 progress.advance(len(scores.row))
                 yield scores
             row += batch.num_rows
@@ -156,7 +156,7 @@ def print_results(
     model: "Model", path: Path, limit: int | None, as_json: bool, png: Path | None = None
 ) -> None:
     """Bits and tail probability of every result; with JSON one line per measurement."""
-    measured = read_columns(path, needs=_NEEDS, limit=limit)
+    measured = read_columns(path, needs=NEEDS, limit=limit)
     bits, tails = [np.zeros(0)], [np.zeros(0)]
     with Progress("measurements", len(measured)) as progress:
         for part in results(model, measured):
@@ -192,7 +192,7 @@ def print_anomalies(
     Raw bits of all results select the candidates, because they are cheap; calibrated answers rank them. With
     `above`, all results are compared with their answers, and those outside the central interval are listed.
     """
-    measured = read_columns(path, needs=_NEEDS, limit=limit)
+    measured = read_columns(path, needs=NEEDS, limit=limit)
     rows = np.arange(len(measured))
     if above is None and count is not None and len(rows) > (candidates := max(_CANDIDATES * count, 64)):
         raw = np.zeros(len(rows))

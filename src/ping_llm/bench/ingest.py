@@ -1,17 +1,18 @@
 """Ingest against the limit: unpacking and parsing the same files with the same libraries, and nothing else.
 
 The limit is one process that decompresses each file and calls orjson.loads on each line. Ingest reads the
-same files, judges every result, sorts, removes duplicates and writes Parquet: with one process for the
-fraction, then with one per core for the scaling. They take turns, each in a process of its own, and the best
-of
-the rounds counts: other work on the machine can only make a round slower. Libraries and kernels are loaded
-before the clock starts; `start_s` says how long that takes with workers.
+same files, judges every result, sorts, removes duplicates and writes Parquet: with one process on one core
+for the fraction, then with one per core for the scaling. They take turns, each in a process of its own, and
+the best of the rounds counts: other work on the machine can only make a round slower. Libraries and kernels
+are loaded before the clock starts; `start_s` says how long that takes with workers.
 
 Memory is the peak of all processes together, in two counts. RSS counts a page once for each process that has
 it, so workers forked from one server seem to need its pages over and over; PSS counts every page once, and
 is what the machine has to have.
 """
 
+import bz2
+import gzip
 import multiprocessing
 import os
 import random
@@ -26,6 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import zstandard
+
+from ping_llm.errors import UsageError
+from ping_llm.ingest.options import IngestOptions
 
 ROUNDS = 2
 
@@ -61,16 +66,31 @@ class IngestBenchmark:
         }
 
 
-def run(inputs: Sequence[str], results: int, files: int, workers: int | None) -> IngestBenchmark:
-    """Measure ingest of gzipped JSON lines; without inputs, `results` made-up ones in `files` files."""
+@dataclass(frozen=True)
+class MadeUp:
+    """Results to make up: how many, in how many files, packed how, and whether they are traceroutes."""
+
+    results: int = 2_000_000
+    files: int = 8
+    compression: str = "gz"
+    traceroutes: bool = False
+
+    def __post_init__(self) -> None:
+        if self.compression not in _PACKERS:
+            raise UsageError(f"--compression {self.compression} is not one of {', '.join(_PACKERS)}")
+
+
+def run(inputs: Sequence[str], made_up: MadeUp, workers: int | None) -> IngestBenchmark:
+    """Measure ingest of compressed JSON lines; without inputs, of made-up ones."""
     workers = workers or len(os.sched_getaffinity(0))
+    options = IngestOptions(traceroutes="hops" if made_up.traceroutes else "off")
     with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as folder:
-        paths = list(inputs) or write_results(Path(folder), results, files)
+        paths = list(inputs) or write_results(Path(folder), made_up)
         bare, single, many = [], [], []
         for _ in range(ROUNDS):
             bare.append(_apart(_bare, paths))
-            single.append(_apart(_ingest, paths, folder, 1))
-            many.append(_apart(_ingest, paths, folder, workers))
+            single.append(_apart(_ingest, paths, folder, 1, options))
+            many.append(_apart(_ingest, paths, folder, workers, options))
     count = bare[0].results
     return IngestBenchmark(
         results=count,
@@ -116,11 +136,10 @@ def _bare(paths: Sequence[str]) -> _Run:
     started, cpu_started = time.perf_counter(), time.process_time()
     count = 0
     for path in paths:
-        unpacker = zlib.decompressobj(31)
         carry = b""
-        with Path(path).open("rb") as file:
-            while chunk := file.read(256 << 10):
-                lines = (carry + unpacker.decompress(chunk)).split(b"\n")
+        with _open_packed(path) as file:
+            while chunk := file.read(1 << 20):
+                lines = (carry + chunk).split(b"\n")
                 carry = lines.pop()
                 for line in lines:
                     orjson.loads(line)
@@ -128,13 +147,25 @@ def _bare(paths: Sequence[str]) -> _Run:
     return _Run(count, time.perf_counter() - started, time.process_time() - cpu_started)
 
 
-def _ingest(paths: Sequence[str], folder: str, workers: int) -> _Run:
+def _open_packed(path: str) -> Any:
+    with Path(path).open("rb") as file:
+        start = file.read(4)
+    if start.startswith(b"BZh"):
+        return bz2.open(path)
+    if start == b"\x28\xb5\x2f\xfd":
+        return zstandard.open(path)
+    return gzip.open(path)
+
+
+def _ingest(paths: Sequence[str], folder: str, workers: int, options: IngestOptions) -> _Run:
     from ping_llm.ingest.run import ingest
     from ping_llm.ingest.workers import Workers
 
     out = Path(folder) / "out"
     started = time.perf_counter()
     if workers == 1:
+        # Its reader thread would take a second core.
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         warm = Path(folder) / "warm.json"
         warm.write_bytes(result_line(random.Random(0), 0, 0))
         ingest([str(warm)], out / "warm", workers=1)
@@ -144,7 +175,7 @@ def _ingest(paths: Sequence[str], folder: str, workers: int) -> _Run:
     start_seconds = time.perf_counter() - started
     started, cpu_started = time.perf_counter(), time.process_time()
     with _MemoryOfAll() as memory:
-        report = ingest(list(paths), out / "table", workers=workers)
+        report = ingest(list(paths), out / "table", options, workers)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     shutil.rmtree(out)
     return _Run(
@@ -200,21 +231,66 @@ def _memory_mb(process: int) -> tuple[float, float]:
     return kilobytes["Rss:"] / 1024, kilobytes["Pss:"] / 1024
 
 
-def write_results(folder: Path, results: int, files: int) -> list[str]:
-    """Files of gzipped JSON lines, about 300 bytes per result, as the API gives them; a day each."""
+#: Compressors, and what their files are called. bzip2 and zstd as `bzip2` and `pzstd` write them.
+_PACKERS: dict[str, Callable[[], Any]] = {
+    "gz": lambda: zlib.compressobj(6, zlib.DEFLATED, 31),
+    "bz2": bz2.BZ2Compressor,
+    "zst": lambda: _Frames(),
+}
+
+
+class _Frames:
+    """zstd in frames of 8 MiB of text, as pzstd and many programs write it."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def compress(self, data: bytes) -> bytes:
+        self._held += data
+        return self.flush() if len(self._held) >= 8 << 20 else b""
+
+    def flush(self) -> bytes:
+        frame = zstandard.ZstdCompressor().compress(bytes(self._held))
+        self._held.clear()
+        return frame
+
+
+def write_results(folder: Path, made_up: MadeUp) -> list[str]:
+    """Files of compressed JSON lines, about 300 bytes per ping, as the API gives them; a day each."""
     paths = []
-    for number in range(files):
+    line = traceroute_line if made_up.traceroutes else result_line
+    for number in range(made_up.files):
         noise = random.Random(number)
-        path = folder / f"results-{number}.json.gz"
-        packer = zlib.compressobj(6, zlib.DEFLATED, 31)
-        share = results // files
+        path = folder / f"results-{number}.json.{made_up.compression}"
+        packer = _PACKERS[made_up.compression]()
+        share = made_up.results // made_up.files
         with path.open("wb") as file:
             for index in range(share):
                 time_of = 1_600_000_000 + number * 86_400 + index * 86_400 // share
-                file.write(packer.compress(result_line(noise, time_of, index)))
+                file.write(packer.compress(line(noise, time_of, index)))
             file.write(packer.flush())
         paths.append(str(path))
     return paths
+
+
+def traceroute_line(noise: random.Random, timestamp: int, index: int) -> bytes:
+    """One made-up traceroute of 8 hops with three replies each, about 1,200 bytes; some hops are silent."""
+    probe = noise.randrange(2_000)
+    target = f"198.51.100.{noise.randrange(1, 250)}"
+    hops, base = [], noise.expovariate(1 / 10)
+    for hop in range(1, 9):
+        base += noise.expovariate(1 / 5)
+        address = target if hop == 8 else f"193.{hop}.{probe % 250}.{noise.randrange(8)}"
+        replies = [f'{{"from":"{address}","ttl":{64 - hop},"size":28,"rtt":{base + noise.random():.3f}}}']
+        silent = (index + hop) % 11 == 0
+        hops.append(f'{{"hop":{hop},"result":[{",".join(['{"x":"*"}'] * 3 if silent else replies * 3)}]}}')
+    return (
+        f'{{"fw":5080,"mver":"2.6.2","lts":14,"endtime":{timestamp + 2},"dst_name":"{target}",'
+        f'"dst_addr":"{target}","src_addr":"192.168.1.{probe % 250}","proto":"ICMP","af":4,"size":48,'
+        f'"paris_id":1,"result":[{",".join(hops)}],"msm_id":{5000 + probe % 30},"prb_id":{probe},'
+        f'"timestamp":{timestamp},"msm_name":"Traceroute","from":"100.{probe // 250}.{probe % 250}.7",'
+        f'"type":"traceroute","group_id":5000,"stored_timestamp":{timestamp + 60}}}\n'
+    ).encode()
 
 
 def result_line(noise: random.Random, timestamp: int, index: int) -> bytes:

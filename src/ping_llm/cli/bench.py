@@ -36,18 +36,20 @@ def query(
 @bench.command()
 def ingest(
     inputs: list[str] = typer.Argument(
-        None, metavar="[INPUT…]", help="Gzipped JSON lines.  [default: generated results]"
+        None, metavar="[INPUT…]", help="Compressed JSON lines.  [default: generated results]"
     ),
     results: int = typer.Option(2_000_000, help="Results to generate."),
     files: int = typer.Option(8, help="Files to generate."),
+    compression: str = typer.Option("gz", help="Compression of the generated files: gz, bz2 or zst."),
+    traceroutes: bool = typer.Option(False, "--traceroutes", help="Traceroutes instead of pings."),
     workers: int = typer.Option(0, min=0, help="Worker processes of the scaling test. 0: one per core."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Measure ingest, compared with bare decompression and JSON parsing of the same files."""
-    from ping_llm.bench.ingest import run
+    from ping_llm.bench.ingest import MadeUp, run
     from ping_llm.tables import print_json, table
 
-    measured = run(inputs or [], results, files, workers or None).as_json()
+    measured = run(inputs or [], MadeUp(results, files, compression, traceroutes), workers or None).as_json()
     if as_json:
         print_json(measured)
     else:

@@ -11,12 +11,17 @@ from ping_llm.cli import query
 from ping_llm.errors import PingError, UsageError
 
 if TYPE_CHECKING:
+    from ping_llm.answer.answering import SimpleModel
     from ping_llm.answer.context import Question
     from ping_llm.answer.explain import Explanation
+    from ping_llm.answer.model import Model
+    from ping_llm.answer.names import Names
     from ping_llm.answer.plan import Plan
     from ping_llm.answer.rank import Ranking
 
-_ADDRESSES = "Addresses separated by commas, or a file with one address per line."
+_ADDRESSES = "Addresses or names (as for `query rtt`) separated by commas, or a file of one per line."
+#: Addresses that a name in a list stands for at most.
+_MOST = 1000
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +43,7 @@ def rank(
     group: Literal["mean", "worst"] = typer.Option(
         "mean", "--group", help="Several sources: rank by their mean, or by the worst of them."
     ),
+    places: list[Path] = query.PLACES,
     as_json: bool = query.JSON,
     png: Path | None = query.PNG,
 ) -> None:
@@ -45,10 +51,12 @@ def rank(
     from ping_llm.answer import pictures
     from ping_llm.tables import print_json
 
-    sources, candidates = _addresses(src, "--src"), _addresses(dst, "--dst")
+    _addresses(src, "--src"), _addresses(dst, "--dst")  # what is wrong with them is said at once
+    model = query.load(run, data, no_data)
+    found = query.names(model, places, _MOST)
+    sources, candidates = _named(src, "--src", found), _named(dst, "--dst", found)
     if context is not None and len(sources) > 1:
         raise UsageError("--context holds the measurements of one source: give one --src, or --data")
-    model = query.load(run, data, no_data)
     made = model.rank(
         sources, candidates, at, query.read_context(context), objective_ms=slo, timeout_ms=timeout,
         group=group,
@@ -92,6 +100,7 @@ def explain(
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
     top: int = typer.Option(20, "--top", help="Measurements to leave out one by one."),
+    places: list[Path] = query.PLACES,
     as_json: bool = query.JSON,
     png: Path | None = query.PNG,
 ) -> None:
@@ -103,7 +112,13 @@ def explain(
     if src is None or dst is None:
         raise UsageError("--src and --dst must be given")
     model = query.load(run, data, no_data)
-    made = model.explain(Question.of(src, dst, at, query.read_context(context)), left_out=top)
+    ends = query.names(model, places).pair(src, dst)
+    for end in ends:
+        if len(end.ends) > 1:
+            raise UsageError(f"{end.note}; name one of them")
+    query.say(*ends)
+    question = Question.of(ends[0].ends[0], ends[1].ends[0], at, query.read_context(context))
+    made = model.explain(question, left_out=top)
     if png is not None:
         pictures.explanation_picture(made, png)
     print_json(made.as_dict()) if as_json else print(_explanation_text(made))
@@ -139,6 +154,7 @@ def matrix(
         False, "--simulator", help="Also write OUT/simulator.json: quantiles of the RTT per pair."
     ),
     html: bool = typer.Option(False, "--html", help="Also write OUT/matrix.html: a heat map to point at."),
+    places: list[Path] = query.PLACES,
     png: Path | None = typer.Option(None, "--png", help="Heat map of the medians: .png, .svg or .pdf."),
     as_json: bool = query.JSON,
 ) -> None:
@@ -147,12 +163,16 @@ def matrix(
     from ping_llm.answer import pictures
     from ping_llm.tables import print_json
 
-    sources, destinations = _addresses(src, "--src"), _addresses(dst, "--dst")
+    _addresses(src, "--src"), _addresses(dst, "--dst")
+    model: Model | SimpleModel
     if run is None and method not in query.OF_A_MODEL:
-        ask = query.simple_method(method, data).rtt_stream
+        model = query.simple_method(method, data)
+        ask = model.rtt_stream
     else:
         model, _ = query.load_with(run, data, no_data, None)
         ask = partial(model.rtt_stream, method=method)
+    found = query.names(model, places, _MOST)
+    sources, destinations = _named(src, "--src", found), _named(dst, "--dst", found)
     origin = f"{'' if run is None else run.resolve()} {'' if data is None else data.resolve()} {method}"
     table = matrices.matrix(ask, sources, destinations, out, at=at, origin=origin)
     written = [table]
@@ -200,6 +220,7 @@ def plan(
     ),
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
+    places: list[Path] = query.PLACES,
     as_json: bool = query.JSON,
     png: Path | None = query.PNG,
 ) -> None:
@@ -210,12 +231,14 @@ def plan(
 
     if (candidates is None) == (src is None or dst is None) or (src is None) != (dst is None):
         raise UsageError("give --candidates FILE, or --src and --dst")
+    model = query.load(run, data, no_data)
     if candidates is not None:
         possible, _ = read_questions(candidates)
     else:
-        possible = _pairs(_addresses(src or "", "--src"), _addresses(dst or "", "--dst"), at)
+        found = query.names(model, places, _MOST)
+        possible = _pairs(_named(src or "", "--src", found), _named(dst or "", "--dst", found), at)
     asked = possible if questions is None else read_questions(questions)[0]
-    made = query.load(run, data, no_data).plan(asked, budget, possible, by=by)
+    made = model.plan(asked, budget, possible, by=by)
     if png is not None:
         pictures.plan_picture(made, png)
     print_json(made.as_dict()) if as_json else print(_plan_text(made))
@@ -246,6 +269,16 @@ def _plan_text(made: "Plan") -> str:
          f"{len(made.measurements):,} of {made.candidates:,} possible measurements", "",
          table(rows, ["", "source", "destination", "lowers it by"])]
     )  # fmt: skip
+
+
+def _named(given: str, option: Literal["--src", "--dst"], found: "Names") -> list[str]:
+    """The addresses of an option, with those that its names stand for."""
+    named = [
+        found.find(text, "source" if option == "--src" else "destination")
+        for text in _addresses(given, option)
+    ]
+    query.say(*named)
+    return list(dict.fromkeys(address for one in named for address in one.addresses))
 
 
 def _addresses(given: str, option: str) -> list[str]:

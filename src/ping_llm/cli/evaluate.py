@@ -28,6 +28,12 @@ def register(app: typer.Typer) -> None:
         world: Path | None = typer.Option(
             None, "--world", help="Folder of the simulation, for simulated data: adds the true distribution."
         ),
+        places: list[Path] = typer.Option(
+            [],
+            "--places",
+            help="Table of prefix, latitude, longitude, country, or .mmdb; may be repeated. Adds errors by "
+            "distance and pair of countries, and the baseline distance.",
+        ),
         queries: int = typer.Option(2000, help="Largest number of questions per test. 0: all."),
         addresses: int = typer.Option(
             -1,
@@ -81,10 +87,13 @@ def register(app: typer.Typer) -> None:
             for name in names:
                 if full_name(name) == "boosted":
                     need("evaluate")
+        if places and "boosted" not in usable():
+            typer.echo('note: without distance, which needs pip install "ping-llm[evaluate]"', err=True)
         options = EvaluateOptions(
             splits=splits,
             queries=queries,
             baselines=names,
+            places=tuple(map(str, places)),
             address_questions=addresses if addresses >= 0 else 20 if not queries or queries >= 500 else 0,
             seed=seed,
         )

@@ -36,19 +36,44 @@ def register(app: typer.Typer) -> None:
         workers: int = typer.Option(0, min=0, help="Worker processes; 0 is one per core, at most 8."),
         keep_going: bool = typer.Option(False, "--keep-going", help="Exit code 0 even if files are damaged."),
         overwrite: bool = typer.Option(False, "--overwrite", help="Replace a table made from other inputs."),
+        append: bool = typer.Option(
+            False,
+            "--append",
+            help="Add the files that are new to the table in --out, as if all were ingested.",
+        ),
+        engine: str = typer.Option("local", help="Where files are read: local, or spark; the same bytes."),
+        spark_master: str | None = typer.Option(None, help="Spark master, such as yarn."),
+        step: str | None = typer.Option(
+            None, help="Step to run alone, on clusters: read (the share of a task), then finish."
+        ),
+        task: int = typer.Option(0, help="Task of the step read to run, from 0."),
+        tasks: int = typer.Option(1, help="Number of tasks that share the step read."),
         as_json: bool = typer.Option(False, "--json", help="Print the summary (ingest.json) as JSON."),
     ) -> None:
         """Read RIPE Atlas results or tables into one validated table, and count every result."""
         from collections import Counter
 
+        from ping_llm.errors import UsageError
         from ping_llm.ingest.accounting import nothing_usable
         from ping_llm.ingest.options import IngestOptions
+        from ping_llm.ingest.run import ClusterOptions, ingest_on_cluster
         from ping_llm.ingest.run import ingest as run
         from ping_llm.paths import printable
         from ping_llm.tables import print_json, table
 
         options = IngestOptions(rtt, source, traceroutes, src)
-        report = run(inputs, out, options, workers or None, overwrite)
+        if append and overwrite:
+            raise UsageError("--append and --overwrite exclude each other")
+        where = ClusterOptions(engine, spark_master, step, task, tasks)
+        if where != ClusterOptions():
+            if append or overwrite:
+                raise UsageError("--append and --overwrite exclude --step and --engine spark")
+            made = ingest_on_cluster(inputs, out, options, workers or None, where)
+            if made is None:
+                return
+            report = made
+        else:
+            report = run(inputs, out, options, workers or None, overwrite, append)
         if as_json:
             print_json(report.as_json())
         else:

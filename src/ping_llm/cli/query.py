@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ping_llm.answer.answering import SimpleModel
     from ping_llm.answer.context import Context
     from ping_llm.answer.model import Model
+    from ping_llm.answer.names import End, Named, Names
 
 RUN = typer.Argument(help="Run, checkpoint or export, or base, the model in the package.", show_default=False)
 OPTIONAL_RUN = typer.Argument(
@@ -27,8 +28,18 @@ OPTIONAL_RUN = typer.Argument(
 )
 #: Methods that only a model has; without a run, they are those of the packaged one.
 OF_A_MODEL = ("stack", "network")
-SRC = typer.Option(None, "--src", help="Source address or prefix (203.0.113.0/24, 203.0.113.?).")
-DST = typer.Option(None, "--dst", help="Destination address or prefix.")
+SRC = typer.Option(
+    None,
+    "--src",
+    help="Source: an address, a prefix (203.0.113.0/24, 203.0.113.?), a host name, AS3333, country:NL or "
+    "probe:1234.",
+)
+DST = typer.Option(None, "--dst", help="Destination: as --src.")
+PLACES = typer.Option(
+    [],
+    "--places",
+    help="Table of prefix, country, asn, of probes, or .mmdb, for names such as AS3333. May be repeated.",
+)
 AT = typer.Option(
     None, "--at", help="Time: 2024-05-01T12:00:00Z, seconds since 1970, or now.  [default: unknown]"
 )
@@ -92,6 +103,29 @@ def drawn(png: Path | None) -> Iterator[Path | None]:
             raise PingError(f"no picture was written: {png}: {error.strerror or error}") from error
 
 
+def names(model: "Model | SimpleModel | None", places: list[Path], most: int | None = None) -> "Names":
+    """What looks up names: host names, and those that the places and the model's data know."""
+    from ping_llm.answer.names import MOST, Names
+
+    data = None if model is None or model.data is None else model.data.path
+    return Names(places, data, most=most or MOST)
+
+
+def one_name(found: "Names", text: str | None, end: "End") -> str | None:
+    """The address or prefix that a text stands for; a note on stderr if it is a name."""
+    if text is None:
+        return None
+    named = found.one(text, end)
+    say(named)
+    return named.addresses[0]
+
+
+def say(*named: "Named") -> None:
+    for one in named:
+        if one.note is not None:
+            typer.echo(f"note: {one.note}", err=True)
+
+
 def simple_method(name: str, data: Path | None) -> "SimpleModel":
     """A simple method fitted to probe rows, with the interface of a run."""
     if data is None:
@@ -122,6 +156,7 @@ def complete(
     temperature: float = _TEMPERATURE,
     seed: int = _SEED,
     as_json: bool = JSON,
+    places: list[Path] = PLACES,
     png: Path | None = PNG,
 ) -> None:
     """List the most probable completions of a partial address."""
@@ -129,6 +164,8 @@ def complete(
     from ping_llm.tables import print_json
 
     model = load(run, data, no_data)
+    found = names(model, places)
+    src, dst = one_name(found, src, "source"), one_name(found, dst, "destination")
     known = None
     if field == "dst" and src is not None:
         known = _known(model, src, dst, at, context)
@@ -156,7 +193,7 @@ def complete(
 
 def inverse(
     run: Path = RUN,
-    src: str = typer.Option(..., "--src", help="Source: an address or a prefix."),
+    src: str = typer.Option(..., "--src", help="Source: an address, a prefix, or a name as for `query rtt`."),
     rtt_range: str = typer.Option(..., "--rtt", help="RTT range in ms, such as 10-20."),
     within: str | None = typer.Option(None, "--within", help="Prefix of the destinations."),
     at: str | None = AT,
@@ -166,10 +203,11 @@ def inverse(
     top: int = _TOP,
     passes: int = typer.Option(32, "--passes", min=1, help="Limit of the search, in passes of the network."),
     bits: int | None = _BITS,
-    places: Path | None = typer.Option(
-        None,
+    places: list[Path] = typer.Option(
+        [],
         "--places",
-        help="Table of prefix, latitude, longitude, or .mmdb: marks destinations too far for light in fibre.",
+        help="Table of prefix, latitude, longitude, or .mmdb: marks destinations too far for light in fibre. "
+        "May be repeated.",
     ),
     as_json: bool = JSON,
     png: Path | None = PNG,
@@ -180,13 +218,17 @@ def inverse(
 
     low, high = _range(rtt_range)
     model = load(run, data, no_data)
+    src = one_name(names(model, places), src, "source") or src
     known = read_context(context)
     answer = model.inverse(src, low, high, at, known, within=within, count=top, bits=bits, passes=passes)
     limits = None
-    if places is not None:
-        from ping_llm.answer.places import Places
+    if places:
+        from ping_llm.answer.context import as_prefix
+        from ping_llm.measurements.places import Places
 
-        limits = Places(places).least_rtts(src, [one.address for one in answer.completions.best])
+        limits = Places(places).least_rtts(
+            as_prefix(src, "source"), [one.address for one in answer.completions.best]
+        )
     if png is not None:
         pictures.completions_picture(answer.completions, f"{low:g} to {high:g} ms from {src}", png)
     if as_json:
@@ -218,6 +260,14 @@ def score(
         help="Print the uncalibrated bits of every field from the network alone, which is faster.",
     ),
     limit: int | None = typer.Option(None, "--limit", help="Largest number of measurements to score."),
+    out: Path | None = typer.Option(
+        None, "--out", help="Folder for the score of every result as Parquet by day; it resumes."
+    ),
+    step: str | None = typer.Option(
+        None, "--step", help="With --out, on clusters: score (the share of a task), then finish."
+    ),
+    task: int = typer.Option(0, "--task", help="Task of the step score to run, from 0."),
+    tasks: int = typer.Option(1, "--tasks", help="Number of tasks that share the step score."),
     data: Path | None = DATA,
     no_data: bool = NO_DATA,
     as_json: bool = typer.Option(False, "--json", help="Print JSON: one object per measurement."),
@@ -232,10 +282,24 @@ def score(
         raise UsageError(f"--above must be between 0 and 1, such as 0.99, not {above:g}")
     if raw and (above is not None or anomalies is not None):
         raise UsageError("--raw excludes --anomalies and --above, which compare calibrated answers")
+    if out is None and (step is not None or tasks != 1):
+        raise UsageError("--step, --task and --tasks need --out")
     from ping_llm.answer.methods.pretrained import is_packaged
 
     # The packaged model compares the results of a file with the rest of it, unless it is given other data.
-    model = load(run, file if is_packaged(run) and data is None else data, no_data)
+    data = file if is_packaged(run) and data is None else data
+    if out is not None:
+        if raw or anomalies is not None or above is not None or limit is not None or png is not None:
+            raise UsageError("--out excludes --raw, --anomalies, --above, --limit and --png")
+        from ping_llm.answer.bulk import score_days
+        from ping_llm.tables import print_json, table
+
+        summary = score_days(load(run, data, no_data), run, file, out, step, task, tasks)
+        if summary is not None:
+            rows = [(name.replace("_", " "), value) for name, value in summary.items()]
+            print_json(summary) if as_json else print(table(rows))
+        return
+    model = load(run, data, no_data)
     if anomalies is not None or above is not None:
         print_anomalies(model, file, anomalies, limit, as_json, png, above)
     elif raw or model.stack is None:
@@ -254,6 +318,7 @@ def generate(
     histories: int = typer.Option(1, "--histories", help="Number of independent histories."),
     measurements: int = typer.Option(10, "--measurements", help="New measurements per history."),
     prefixes: bool = typer.Option(False, "--prefixes", help="Allow prefixes in place of whole addresses."),
+    places: list[Path] = PLACES,
     temperature: float = _TEMPERATURE,
     seed: int = _SEED,
     as_json: bool = JSON,
@@ -264,6 +329,7 @@ def generate(
     from ping_llm.tables import print_json
 
     model = load(run, data, no_data)
+    src = one_name(names(model, places), src, "source")
     known = None if src is None else _known(model, src, None, at, context)
     made = model.generate(
         src, at, known, histories=histories, measurements=measurements, temperature=temperature, seed=seed,

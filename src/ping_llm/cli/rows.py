@@ -39,6 +39,11 @@ def build(
     step: str | None = typer.Option(
         None, help="Step to run alone, on clusters: plan, scan, encode or finish."
     ),
+    append: bool = typer.Option(
+        False,
+        "--append",
+        help="Replace the rows in --out by those of more input: IN is all of it, old and new.",
+    ),
     task: int = typer.Option(0, help="Task of the step to run, from 0."),
     tasks: int = typer.Option(1, help="Number of tasks that share the step."),
     as_json: bool = typer.Option(False, "--json", help="Print the counts as JSON."),
@@ -50,7 +55,14 @@ def build(
 
     options = RowOptions(max_row_mib=max_row_mib, group_by=group_by, split=split)
     how = RunOptions(engine, workers, memory_limit, temp, spark_master)
-    if step is None:
+    if append:
+        from ping_llm.errors import UsageError
+        from ping_llm.rows.append import append as add
+
+        if step is not None:
+            raise UsageError("--append excludes --step")
+        manifest = add(inputs, out, options, how)
+    elif step is None:
         with as_tables(inputs, out) as tables:
             manifest = run(tables, out, options, how)
     else:

@@ -1,6 +1,7 @@
 """`ping-llm query rtt`: the RTT between two addresses, from a run or from a server."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,11 @@ from ping_llm.cli import query
 from ping_llm.errors import UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from ping_llm.answer.answering import SimpleModel
     from ping_llm.answer.context import Question
+    from ping_llm.answer.model import Model
     from ping_llm.answer.remote import Remote
     from ping_llm.answer.results import RttAnswer
 
@@ -56,6 +61,7 @@ def rtt(
         "--consistency",
         help="For a prefix: also print the mixture over its addresses and the distance between the two.",
     ),
+    places: list[Path] = query.PLACES,
     as_json: bool = query.JSON,
     png: Path | None = query.PNG,
 ) -> None:
@@ -71,6 +77,7 @@ def rtt(
             raise UsageError("--pairs excludes --below and --consistency, which are for a single question")
     elif src is None or dst is None:
         raise UsageError("--src and --dst, or --pairs, must be given")
+    asked: Model | SimpleModel | None = None
     if url is not None:
         if run is not None or data is not None or no_data or all_orders or consistency:
             raise UsageError(
@@ -84,9 +91,11 @@ def rtt(
     elif token_file is not None or ca is not None:
         raise UsageError("--token-file and --ca need --url")
     elif run is None and method not in query.OF_A_MODEL:
-        ask = query.simple_method(method, data).rtt_stream
+        asked = query.simple_method(method, data)
+        ask = asked.rtt_stream
     else:
         model, context = query.load_with(run, data, no_data, context)
+        asked = model
 
         def ask(questions: "Sequence[Question]") -> "Iterator[tuple[int, RttAnswer]]":
             return model.rtt_stream(questions, raw=raw, method=method, all_orders=all_orders)
@@ -94,8 +103,25 @@ def rtt(
     if pairs is not None:
         _rtt_pairs(ask, pairs, as_json, png)
         return
-    question = Question.of(src, dst, at, query.read_context(context))  # type: ignore[arg-type]
-    _, answer = next(iter(ask([question])))
+    assert src is not None
+    assert dst is not None
+    ends = query.names(asked, places).pair(src, dst)
+    known = query.read_context(context)
+    questions = [
+        Question.of(one, other, at, known)
+        for one in ends[0].ends
+        for other in ends[1].ends
+        if one.version == other.version or len(ends[0].ends) == len(ends[1].ends) == 1
+    ]
+    notes = tuple(end.note for end in ends if end.note is not None)
+    if len(questions) != 1:
+        if below is not None or consistency:
+            raise UsageError("--below and --consistency are for a single pair; " + "; ".join(notes))
+        query.say(*ends)
+        _answer_all(ask, questions, None, as_json, png)
+        return
+    _, answer = next(iter(ask(questions)))
+    answer = replace(answer, notes=(*notes, *answer.notes))
     gap = None
     if consistency:
         from ping_llm.answer.complete import prefix_consistency
@@ -131,12 +157,23 @@ def _rtt_pairs(
     as_json: bool,
     png: Path | None,
 ) -> None:
-    from ping_llm.answer import show
     from ping_llm.answer.files import read_questions
+
+    questions, observed = read_questions(path)
+    _answer_all(ask, questions, observed, as_json, png)
+
+
+def _answer_all(
+    ask: "Callable[[Sequence[Question]], Iterator[tuple[int, RttAnswer]]]",
+    questions: "Sequence[Question]",
+    observed: "np.ndarray | None",
+    as_json: bool,
+    png: Path | None,
+) -> None:
+    from ping_llm.answer import show
     from ping_llm.progress import Progress
     from ping_llm.tables import print_json
 
-    questions, observed = read_questions(path)
     answers: list[Any] = [None] * len(questions)
     with Progress("questions", len(questions)) as progress:
         for index, answer in ask(questions):

@@ -41,6 +41,11 @@ def register_describe(app: typer.Typer) -> None:
     @app.command()
     def describe(
         paths: list[str] = _PATHS,
+        places: list[Path] = typer.Option(
+            [],
+            "--places",
+            help="Table of prefix, country, asn, or .mmdb: adds figures by country and AS. May be repeated.",
+        ),
         as_json: bool = typer.Option(False, "--json", help="Print JSON."),
         html: Path | None = typer.Option(None, "--html", help="HTML file to write, with plots."),
         memory: int = typer.Option(1_000, help="Memory limit of DuckDB in MB. Larger data spill to disk."),
@@ -54,7 +59,12 @@ def register_describe(app: typer.Typer) -> None:
         from ping_llm.files import write_text
         from ping_llm.tables import print_json
 
-        description = run(paths, memory, threads, temporary)
+        located = None
+        if places:
+            from ping_llm.measurements.places import Places
+
+            located = Places(places)
+        description = run(paths, memory, threads, temporary, located)
         if html is not None:
             write_text(html, description.as_html())
         if as_json:

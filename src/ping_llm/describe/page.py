@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ping_llm.describe.by_place import place_tables
 from ping_llm.describe.figures import RTT_EDGES, Figures
 from ping_llm.measurements.schema import KINDS, PING
 from ping_llm.pages import document, tidy_figure
@@ -49,6 +50,9 @@ def render_text(kind: str, summaries: dict[str, dict[str, Any]]) -> str:
     blocks = [kind, table(rows, header)]
     if len(parts) == 1:
         blocks.append(_days_text(parts[0]["days"]))
+    for name, part in summaries.items():
+        if "places" in part:
+            blocks += [*([name] if len(parts) > 1 else []), *place_tables(part["places"])]
     return "\n\n".join(blocks)
 
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from ping_llm.describe.by_place import by_place
 from ping_llm.describe.figures import Figures, measure
 from ping_llm.errors import PingError
 from ping_llm.files import whole_file
 from ping_llm.ingest import read_measurements
 from ping_llm.ingest.options import find_files
 from ping_llm.measurements.parquet import ParquetInput, connect, open_input
+from ping_llm.measurements.places import Places
 from ping_llm.measurements.schema import MEASUREMENTS_WITH_KIND
 from ping_llm.progress import Progress
 from ping_llm.splits.run import REPORT_FILE
@@ -90,11 +92,16 @@ class Description:
 
 
 def describe(
-    places: Sequence[str], memory_mb: int = 1_000, threads: int = 2, temporary: Path | None = None
+    places: Sequence[str],
+    memory_mb: int = 1_000,
+    threads: int = 2,
+    temporary: Path | None = None,
+    located: Places | None = None,
 ) -> Description:
     """Figures of measurements, of the splits of a sharding, or of raw input.
 
     Args:
+      located: where prefixes are: adds figures by country and AS.
       temporary: folder for what does not fit into memory; the system's own if None.
     """
     with tempfile.TemporaryDirectory(prefix="ping-llm-", dir=temporary) as folder:
@@ -105,5 +112,7 @@ def describe(
             for name, data in source.parts.items():
                 with connect(memory_mb, threads, Path(folder) / "spill") as connection:
                     parts[name] = measure(connection, data)
+                    if located is not None:
+                        parts[name].summary["places"] = by_place(connection, data, located)
                 progress.advance(data.rows)
         return Description(" ".join(places), source.kind, parts, source.troubles)

@@ -29,6 +29,7 @@ class EvaluateOptions:
         takes about 0.2 s per number of known bytes.
       replicates: bootstrap replicates.
       baselines: names of `answer.methods.registry`.
+      places: files that say where prefixes are: adds errors by distance and country, and a baseline.
     """
 
     splits: SplitOptions = field(default_factory=SplitOptions)
@@ -40,6 +41,7 @@ class EvaluateOptions:
     replicates: int = REPLICATES
     baselines: tuple[str, ...] = tuple(BASELINES)
     seed: int = 0
+    places: tuple[str, ...] = ()
 
 
 #: Names under which the parts of a split folder are looked for, as folders or Parquet files.

@@ -206,6 +206,11 @@ def _sections(out: Path, result: dict, pictures: list[tuple[str, str]]) -> Itera
         "By hour of the day (UTC)",
         [tables.strata(name, split, ("hour",)) for name, split in splits.items()],
     )
+    if result["options"].get("places"):
+        yield (
+            "By distance and by pair of countries",
+            [tables.strata(name, split, ("distance", "country_pair")) for name, split in splits.items()],
+        )
     if result.get("by_context_size"):
         yield "The network by the size of its context", [tables.by_context_size(result["by_context_size"])]
     if result.get("likelihood"):

@@ -27,6 +27,7 @@ from ping_llm.answer.recipe import Answered
 from ping_llm.answer.show import moment_text
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate import report
+from ping_llm.evaluate.by_place import Located
 from ping_llm.evaluate.inputs import EvaluateOptions, EvaluationData, Test, read
 from ping_llm.evaluate.metrics import Bootstrap
 from ping_llm.evaluate.scores import ANSWER_LEVELS, LEVELS, Scores, say_damaged, sources_of, strata, summary
@@ -108,6 +109,9 @@ def _evaluate(
     methods: list[tuple[str, str, Callable[[], Answering]]] = [
         (name, _baseline_folder(name), partial(make, name)) for name in map(full_name, options.baselines)
     ]
+    located = Located(options.places) if options.places else None
+    if located is not None and located.can_boost:
+        methods.append(("distance", located.folder, located.method))
     if truth is not None:
         methods.append(("truth", "truth", lambda: truth))
     scores: dict[str, dict[str, Scores]] = {test.name: {} for test in data.tests}
@@ -146,7 +150,7 @@ def _evaluate(
         folder = out / "parts" / places["network"]
         context = _by_context_size(load, folder, data, options)
         whole = _whole_measurements(load, folder, data, options)
-    result = _result(data, options, scores, context, run, load) | whole
+    result = _result(data, options, scores, context, run, load, located) | whole
     if world is not None:
         for name, bits in _true_entropies(world, out / "parts" / "truth", data).items():
             result["splits"][name]["truth"]["entropy_bits"] = bits
@@ -311,7 +315,7 @@ def _stored_json(path: Path, make: Callable[[], dict]) -> dict:
     return json.loads(path.read_bytes())
 
 
-def _result(data, options, scores, context, run, load) -> dict:
+def _result(data, options, scores, context, run, load, located) -> dict:
     stack = None if run is None else load().stack
     seen = None if run is None else shares(run, data, stack)
     tests: dict = {}
@@ -321,6 +325,8 @@ def _result(data, options, scores, context, run, load) -> dict:
             name: summary(part, test.asked, bootstrap) | {"strata": strata(part, test.asked)}
             for name, part in scores[test.name].items()
         }
+        if located is not None:
+            located.add_strata(tests[test.name], test.asked, scores[test.name])
     return {
         "format": FORMAT,
         "run": None if run is None else str(run),
@@ -346,7 +352,7 @@ def _claim(out: Path, data: EvaluationData, options: EvaluateOptions) -> None:
     """Parts of other data or options are not mixed with these."""
     settings = _plain(options)
     # Which baselines run, and how intervals are drawn, changes no part.
-    for free in ("baselines", "replicates", "source_context", "context_sizes", "address_questions"):
+    for free in ("baselines", "replicates", "source_context", "context_sizes", "address_questions", "places"):
         settings.pop(free)
     key = {"format": FORMAT, "data": data.fingerprint, "options": settings}
     path = out / "parts" / "key.json"

@@ -147,15 +147,14 @@ def strata(scores: Scores, test: Columns) -> dict:
     names = [f"{a}–{b} ms" for a, b in pairwise(RTT_RANGES)]
     names.append(f"{RTT_RANGES[-1]} ms and more")
     return {
-        "ip_version": {
-            n: _short(scores, test, ipv4 == four) for n, four in (("IPv4", True), ("IPv6", False))
-        },
-        "rtt": {name: _short(scores, test, test.replied & (step == i)) for i, name in enumerate(names)},
-        "hour": {f"{h:02d}": _short(scores, test, hour == h) for h in range(24)},
+        "ip_version": {n: short(scores, test, ipv4 == four) for n, four in (("IPv4", True), ("IPv6", False))},
+        "rtt": {name: short(scores, test, test.replied & (step == i)) for i, name in enumerate(names)},
+        "hour": {f"{h:02d}": short(scores, test, hour == h) for h in range(24)},
     }
 
 
-def _short(scores: Scores, test: Columns, chosen: np.ndarray) -> dict:
+def short(scores: Scores, test: Columns, chosen: np.ndarray) -> dict:
+    """The main figures of the chosen questions."""
     replied = chosen & test.replied
     if not replied.any():
         return {"measurements": int(chosen.sum())}

@@ -153,7 +153,7 @@ _DAY = re.compile(r"date=\d{4}-\d\d-\d\d")
 #: Names in the folders: also what a killed run leaves, see files.whole_file.
 _DAYS = re.compile(rf"{re.escape(DAY_FILE)}|\.{re.escape(DAY_FILE)}\.\d+\.part")
 _REJECTS = re.compile(rf"{re.escape(REJECTS_FILE)}|\.{re.escape(REJECTS_FILE)}\.\d+\.part")
-_WORK = re.compile(r"[0-9a-f]{24}(\.aside)?|spill|tmp\w+")
+_WORK = re.compile(r"[0-9a-f]{24}(-\d{5})?(\.aside)?|spill|tmp\w+|append(\.json)?|\.append\.json\.\d+\.part")
 
 
 def read_summary(out: Path) -> dict[str, Any] | None:
@@ -176,7 +176,7 @@ def is_whole(out: Path, summary: dict[str, Any]) -> bool:
 
     total = summary["total"]
     with duckdb.connect() as connection:
-        rows = [_rows(path, connection) for path in _day_files(out)]
+        rows = [_rows(path, connection) for path in day_files(out)]
         rejects = _rows(out / REJECTS_FOLDER / REJECTS_FILE, connection)
     return (
         None not in rows
@@ -207,7 +207,7 @@ def _rows(path: Path, connection: "duckdb.DuckDBPyConnection") -> int | None:
     return int(rows) if max(4, end or 0) <= size - footer - 8 else None
 
 
-def _day_files(out: Path) -> list[Path]:
+def day_files(out: Path) -> list[Path]:
     return [folder / DAY_FILE for folder in sorted(out.glob("date=*"))]
 
 

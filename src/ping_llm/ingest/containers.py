@@ -6,8 +6,11 @@ gigabytes cost time and nothing else. Concatenated streams (as pbzip2 and bgzip 
 
 import bz2
 import lzma
+import queue
+import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
 from typing import Any
 
 import zstandard
@@ -18,6 +21,9 @@ from ping_llm.ingest.options import BLOCK_BYTES
 from ping_llm.ingest.records import Broken, Chunks
 
 CHUNK_BYTES = BLOCK_BYTES
+
+#: Chunks that are unpacked before they are asked for.
+_AHEAD = 4
 
 #: A container in a container in a container is still read; deeper is a trick.
 MAX_NESTING = 4
@@ -74,11 +80,11 @@ def container(start: bytes) -> str | None:
     return None
 
 
-def contents(chunks: Chunks, nesting: int = 0) -> Iterator[Chunks]:
+def contents(chunks: Chunks, nesting: int = 0) -> Generator[Chunks]:
     """The streams inside a stream: itself, what it unpacks to, or each member of an archive in turn."""
     start = chunks.peek(BLOCK)
     kind = container(start) or ("tar" if is_tar(start) else None)
-    refused = next((what for magic, what in _REFUSED.items() if start.startswith(magic)), None)
+    refused = _refused(start)
     if kind is None and refused is not None:
         chunks.trouble.add(f"{chunks.name} is not read: it is {refused}")
     elif kind is None:
@@ -93,10 +99,61 @@ def contents(chunks: Chunks, nesting: int = 0) -> Iterator[Chunks]:
             for _ in inner:  # the next member begins where this one ends
                 pass
     else:
-        yield from contents(Chunks(_unpack(chunks, kind), chunks.name, chunks.trouble), nesting + 1)
+        data = unpack(chunks, kind)
+        if nesting:
+            yield from contents(Chunks(data, chunks.name, chunks.trouble), nesting + 1)
+            return
+        with closing(ahead(data)) as read_ahead:
+            yield from contents(Chunks(read_ahead, chunks.name, chunks.trouble), nesting + 1)
 
 
-def _unpack(chunks: Chunks, kind: str) -> Iterator[bytes]:
+def _refused(start: bytes) -> str | None:
+    return next((what for magic, what in _REFUSED.items() if start.startswith(magic)), None)
+
+
+def is_refused(start: bytes) -> bool:
+    """Is what begins so another container, or something that is not read?"""
+    return container(start) is not None or is_tar(start) or _refused(start) is not None
+
+
+def ahead(chunks: Iterator[bytes]) -> Generator[bytes]:
+    """The same chunks, made by a thread that is up to `_AHEAD` of them ahead of who takes them.
+
+    Reading, hashing and unpacking release the GIL, so on two cores they go on while records are parsed.
+    """
+    handed: queue.Queue[tuple[bytes | None, BaseException | None]] = queue.Queue(_AHEAD)
+    ended = threading.Event()
+
+    def read() -> None:
+        problem: BaseException | None = None
+        try:
+            for chunk in chunks:
+                handed.put((chunk, None))
+                if ended.is_set():
+                    return
+        except BaseException as error:
+            problem = error
+        handed.put((None, problem))
+
+    reader = threading.Thread(target=read, name="unpack", daemon=True)
+    reader.start()
+    try:
+        while True:
+            chunk, problem = handed.get()
+            if problem is not None:
+                raise problem
+            if chunk is None:
+                return
+            yield chunk
+    finally:
+        ended.set()
+        while reader.is_alive():  # it may wait for room
+            with suppress(queue.Empty):
+                handed.get(timeout=0.01)
+        reader.join()
+
+
+def unpack(chunks: Chunks, kind: str) -> Iterator[bytes]:
     """Decompress all streams of one kind that follow each other."""
     while True:
         unpacker = _Unpacker(kind)

@@ -15,8 +15,10 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ping_llm.errors import PingError
 from ping_llm.files import whole_file
 from ping_llm.ingest.accounting import DAY_FILE, REJECTS_FILE, REJECTS_FOLDER
 from ping_llm.ingest.options import REJECT_GROUP_ROWS, ROW_GROUP_ROWS
@@ -224,13 +226,81 @@ def day_folder(out: Path, day: int) -> Path:
     return out / f"date={datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day):%Y-%m-%d}"
 
 
-def write_rejects(parts: Sequence[Path], out: Path) -> None:
-    """Join the rejects of all files, in the order of the inputs, into rejects/rejects.parquet."""
+def day_as_part(day: Path, part: Path) -> int:
+    """Write the rows of a day's file as a part, as if file 0 had them in this order; how many there are."""
+    rows = 0
+    with (
+        pq.ParquetFile(day) as file,
+        whole_file(part) as aside,
+        pq.ParquetWriter(aside, PART, compression="lz4") as writer,
+    ):
+        for batch in file.iter_batches(ROW_GROUP_ROWS):
+            writer.write_batch(_part_of_table(batch, rows))
+            rows += len(batch)
+    return rows
+
+
+def _part_of_table(batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
+    count = len(batch)
+    halves = []
+    for name in ("src_addr", "dst_addr"):
+        packed, good = addresses.pack(batch[name])
+        if not good.all():
+            raise PingError(f"a row of the table has the {name} {batch[name][int(np.argmin(good))]}")
+        pairs = packed.view(">u8").astype(np.uint64)
+        halves += [pairs[:, 0], pairs[:, 1]]
+    kind = np.zeros(count, np.uint8)
+    if "kind" in batch.schema.names:
+        names = batch["kind"].cast(pa.string())
+        kind = pc.index_in(names, pa.array(KINDS)).cast(pa.uint8()).to_numpy()
+    arrays = [
+        batch["event_time"].cast(pa.int64()), *halves, batch["rtt"],
+        *(batch[name].fill_null(UNKNOWN) for name in _OPTIONAL), kind,
+        np.zeros(count, np.uint64), np.zeros(count, np.uint32),
+        np.arange(before, before + count), np.zeros(count, np.int32),
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(
+        [
+            array if isinstance(array, pa.Array) else pa.array(array, one.type)
+            for array, one in zip(arrays, PART, strict=True)
+        ],
+        schema=PART,
+    )
+
+
+def write_rejects(files: Sequence[Sequence[tuple[str, int]]], out: Path, earlier: Path | None = None) -> None:
+    """Join the rejects of all files, in the order of the inputs, into rejects/rejects.parquet.
+
+    Args:
+      files: of each file its parts, which may be missing, and the number of lines before each.
+      earlier: the same file of a table that is appended to.
+    """
     with (
         whole_file(out / REJECTS_FOLDER / REJECTS_FILE) as aside,
         pq.ParquetWriter(aside, REJECTS, compression="zstd") as writer,
     ):
-        for part in parts:
-            with pq.ParquetFile(part) as file:
-                for batch in file.iter_batches(REJECT_GROUP_ROWS):
-                    writer.write_table(pa.Table.from_batches([batch], REJECTS).combine_chunks())
+        if earlier is not None:
+            with pq.ParquetFile(earlier) as file:
+                for group in range(file.num_row_groups):
+                    writer.write_table(file.read_row_group(group).cast(REJECTS).combine_chunks())
+        for parts in files:
+            held = REJECTS.empty_table()
+            for part, lines_before in parts:
+                for batch in _reject_batches(Path(part), lines_before):
+                    held = pa.concat_tables([held, batch])
+                    while len(held) >= REJECT_GROUP_ROWS:
+                        writer.write_table(held.slice(0, REJECT_GROUP_ROWS).combine_chunks())
+                        held = held.slice(REJECT_GROUP_ROWS)
+            if len(held):
+                writer.write_table(held.combine_chunks())
+
+
+def _reject_batches(part: Path, lines_before: int) -> Iterator[pa.Table]:
+    if not part.exists():
+        return
+    place = REJECTS.get_field_index("record")
+    with pq.ParquetFile(part) as file:
+        for batch in file.iter_batches(REJECT_GROUP_ROWS):
+            table = pa.Table.from_batches([batch], REJECTS)
+            records = pa.chunked_array([pa.array(table["record"].to_numpy() + lines_before)])
+            yield table.set_column(place, REJECTS.field(place), records)

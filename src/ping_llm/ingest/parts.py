@@ -53,20 +53,23 @@ REJECTS = pa.schema(
     metadata={"ping_llm.rejects": "1"},
 )
 
+#: More than a stretch has records: the places of all records of a file are in its order.
+_STRETCH_PLACES = 1 << 40
+
 _DAY_US = 86_400_000_000
 
 
 class PartWriter:
-    """Writes the parts of one file to a folder."""
+    """Writes the parts of one file, or of a stretch of it, to a folder."""
 
-    def __init__(self, folder: Path, file_number: int, each: bool = False):
+    def __init__(self, folder: Path, file_number: int, each: bool = False, stretch: int = 0):
         self._folder = folder
         self._aside = folder.with_name(folder.name + ".aside")
         shutil.rmtree(self._aside, ignore_errors=True)
         self._aside.mkdir(parents=True)
         self._file_number = file_number
         self._each = each
-        self._places = 0
+        self._places = stretch * _STRETCH_PLACES
         self._only_pings = True
         self._rows: list[pa.RecordBatch] = []
         self._rows_held = 0

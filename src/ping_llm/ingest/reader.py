@@ -4,10 +4,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
@@ -18,6 +18,7 @@ from ping_llm.ingest.columns import TRACEROUTE, ParsedRecords, is_reject
 from ping_llm.ingest.containers import contents
 from ping_llm.ingest.options import RAW_BYTES, STDIN, IngestOptions
 from ping_llm.ingest.records import Chunks, RawFile, Trouble
+from ping_llm.ingest.stretches import Stretch, StretchText, cut, first_text
 from ping_llm.ingest.traceroutes import read_traceroutes
 from ping_llm.measurements.rules import REASONS, VERDICT, judge
 from ping_llm.measurements.schema import Reject
@@ -76,20 +77,35 @@ class InputFile:
 
     Args:
       spool: a folder for Parquet that comes packed or from standard input; it has to be read from its end.
+      stretch: read only the lines of this stretch, as `stretches_of` gives it. Their numbers begin with 1,
+        there is no hash, and anything wrong means that the file should be read whole.
     """
 
-    def __init__(self, path: str, options: IngestOptions, spool: Path | None = None):
-        self.path, self._options, self._spool = path, options, spool
+    def __init__(
+        self,
+        path: str,
+        options: IngestOptions,
+        spool: Path | None = None,
+        stretch: Stretch | None = None,
+    ):
+        self.path, self._options, self._spool, self._stretch = path, options, spool, stretch
         self._name = utf8_name(path)
         self.trouble = Trouble(self._name)
         self.bytes = 0
         self.sha256 = ""
+        #: Lines of a stretch, and what its blocks say of themselves.
+        self.lines = 0
+        self.checksums: list[list[int]] = []
 
     def __iter__(self) -> Iterator[JudgedBlock]:
         try:
             file = sys.stdin.buffer if self.path == STDIN else Path(self.path).open("rb")  # noqa: SIM115
         except OSError as error:
             self.trouble.add(f"{self._name}: cannot be opened: {error.strerror}")
+            return
+        if self._stretch is not None:
+            with file:
+                yield from self._blocks_of_stretch(file, self._stretch)
             return
         with file:
             raw = RawFile(file)
@@ -100,8 +116,10 @@ class InputFile:
     def _blocks(self, raw: RawFile) -> Iterator[JudgedBlock]:
         """All blocks. An error that nobody foresaw ends this file only; the other files are read."""
         try:
-            for stream in contents(Chunks(iter(raw), self._name, self.trouble, is_file=self.path != STDIN)):
-                yield from self._read_stream(stream)
+            chunks = Chunks(iter(raw), self._name, self.trouble, is_file=self.path != STDIN)
+            with closing(contents(chunks)) as streams:
+                for stream in streams:
+                    yield from self._read_stream(stream)
         except OSError:
             raise  # of writing: a full disk is not the input's fault
         except Exception as error:
@@ -109,6 +127,18 @@ class InputFile:
                 f"{self._name}: {UNEXPECTED} {type(error).__name__} ({error}) before byte {raw.offset:,}; "
                 "what was read before it is kept. Please report it"
             )
+
+    def _blocks_of_stretch(self, file: BinaryIO, stretch: Stretch) -> Iterator[JudgedBlock]:
+        text = StretchText(file, stretch)
+        try:
+            head = first_text(file, stretch.kind, LOOK_AHEAD)
+            stream = Chunks(iter(text), self._name, self.trouble)
+            yield from self._read_text(stream, head, from_start=stretch.number == 0)
+        except OSError:
+            raise
+        except Exception as error:
+            self.trouble.add(f"{self._name}: {UNEXPECTED} {type(error).__name__} ({error})")
+        self.lines, self.checksums = text.lines, text.checksums
 
     def _read_stream(self, stream: Chunks) -> Iterator[JudgedBlock]:
         head = stream.peek(LOOK_AHEAD)
@@ -121,9 +151,13 @@ class InputFile:
         if self._options.src is not None and tool_text.is_tool_text(head):
             yield from self._read_tool_text(stream, self._options.src)
             return
+        yield from self._read_text(stream, head)
+
+    def _read_text(self, stream: Chunks, head: bytes, from_start: bool = True) -> Iterator[JudgedBlock]:
+        """Read JSON or CSV that begins with `head`; the stream may begin later, at a line."""
         form = tables.csv_format(head.partition(b"\n")[0])
         if form is not None:
-            yield from self._read_csv(stream, form)
+            yield from self._read_csv(stream, form, from_start)
             return
         by_line = one_record_a_line(head)
         blocks = records.lines(stream) if by_line else records.values(stream)
@@ -141,13 +175,13 @@ class InputFile:
             if read.traceroutes:
                 yield self._judge_hops(block, read.traceroutes, stream)
 
-    def _read_csv(self, stream: Chunks, form: tables.CsvFormat) -> Iterator[JudgedBlock]:
+    def _read_csv(self, stream: Chunks, form: tables.CsvFormat, from_start: bool) -> Iterator[JudgedBlock]:
         if absent := tables.missing_columns(form.places):
             names = stream.peek(LOOK_AHEAD).partition(b"\n")[0].decode("utf-8", "replace")
             self.trouble.add(f"{stream.name}: {tables.absent_sentence(absent, names.split(form.delimiter))}")
             return
         for block in records.lines(stream):
-            if len(block) and block.numbers[0] == 1:
+            if from_start and len(block) and block.numbers[0] == 1:
                 block = block.without_first()  # the header
             yield self._judge(block, tables.read_csv_block(block.texts, form), stream)
 
@@ -253,6 +287,21 @@ def as_file(stream: Chunks, path: str, spool: Path | None = None) -> Iterator[Pa
             for chunk in stream:
                 copy.write(chunk)
         yield copied
+
+
+def stretches_of(path: str, options: IngestOptions) -> list[Stretch]:
+    """The stretches that a file can be read in side by side; none if it is to be read whole."""
+    try:
+        stretches, head = cut(Path(path), LOOK_AHEAD)
+    except OSError:
+        return []
+    special = head.startswith((PARQUET_MAGIC, b"\xef\xbb\xbf"))
+    if special or (options.src is not None and tool_text.is_tool_text(head)):
+        return []
+    form = tables.csv_format(head.partition(b"\n")[0])
+    if form is not None:
+        return [] if tables.missing_columns(form.places) else stretches
+    return stretches if one_record_a_line(head) else []
 
 
 def first_value(head: bytes) -> bytes:

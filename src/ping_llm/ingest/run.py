@@ -1,7 +1,6 @@
 """`ping-llm ingest`: read every file into parts, sort the parts into the table, account for every result."""
 
 import hashlib
-import json
 import os
 import shutil
 from collections import Counter
@@ -10,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ping_llm.errors import PingError, UsageError
+from ping_llm.errors import UsageError
 from ping_llm.files import write_json
-from ping_llm.ingest import accounting
+from ping_llm.ingest import accounting, cluster
+from ping_llm.ingest import append as appending
 from ping_llm.ingest.accounting import Account
 from ping_llm.ingest.options import (
     MOST_WORKERS,
@@ -22,7 +22,8 @@ from ping_llm.ingest.options import (
     IngestOptions,
     find_files,
 )
-from ping_llm.ingest.workers import FileTask, GroupTask, RejectsTask, Reports, Workers, Written, group_days
+from ping_llm.ingest.plan import FileParts, file_tasks, forget_others, read_files
+from ping_llm.ingest.workers import GroupTask, RejectsTask, Workers, Written, group_days
 from ping_llm.locks import LOCK_FILE, only_writer
 from ping_llm.measurements.schema import KINDS, PING
 from ping_llm.paths import literal, utf8_name
@@ -30,9 +31,6 @@ from ping_llm.progress import Progress
 
 #: Version of the layout of the output folder: 2 tells of traceroutes, 1 is the same without.
 FORMAT, FORMAT_WITH_HOPS = 1, 2
-
-#: Version of the parts in the work folder.
-_PARTS = 3
 
 _FACTS = ("bytes", "sha256", "trouble")
 
@@ -50,6 +48,10 @@ class IngestReport:
         for _, account, _ in self.files:
             total += account
         return total
+
+    def add(self, file: FileParts, account: Account) -> None:
+        facts = {name: file.done[name] for name in _FACTS}
+        self.files.append((utf8_name(file.task.path), account, facts))
 
     @property
     def troubles(self) -> list[str]:
@@ -73,8 +75,12 @@ def ingest(
     options: IngestOptions = IngestOptions(),
     workers: int | None = None,
     overwrite: bool = False,
+    append: bool = False,
 ) -> IngestReport:
     """Ingest files into `out`, continuing an interrupted run.
+
+    Args:
+      append: add the files that are new to the table that is there, if there is one.
 
     Raises:
       UsageError: inputs that do not exist, or an output folder that holds something else.
@@ -83,6 +89,11 @@ def ingest(
     out = literal(out)
     paths = find_files(inputs, out)
     workers = workers or min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    if appending.is_under_way(out):
+        with only_writer(out, "ingest"):
+            appending.complete(out)
+    if append and not overwrite and (out / accounting.SUMMARY_FILE).exists():
+        return _append(paths, out, options, workers)
     if not overwrite:
         done = _finished(out, paths, options)
         if done is not None and not (out / accounting.WORK_FOLDER).exists():
@@ -98,51 +109,80 @@ def ingest(
         return _ingest(paths, out, options, workers)
 
 
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Where the reading is done: on this machine, by the tasks of a cluster, or by Spark.
+
+    Attributes:
+      engine: `local` or `spark`.
+      step: `read` for the share of a task, `finish` for the rest; None for everything.
+    """
+
+    engine: str = "local"
+    spark_master: str | None = None
+    step: str | None = None
+    task: int = 0
+    tasks: int = 1
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("local", "spark"):
+            raise UsageError(f"--engine {self.engine} is not one of local, spark")
+        if self.step not in (None, *cluster.STEPS):
+            raise UsageError(f"--step {self.step} is not one of {', '.join(cluster.STEPS)}")
+        if self.step is not None and self.engine == "spark":
+            raise UsageError("--engine spark and --step exclude each other: Spark runs all tasks itself")
+
+
+def ingest_on_cluster(
+    inputs: Sequence[str],
+    out: Path,
+    options: IngestOptions,
+    workers: int | None,
+    where: ClusterOptions,
+) -> IngestReport | None:
+    """Read as `where` says, then finish as `ingest` does: the same bytes. None after a step `read`."""
+    out = literal(out)
+    done = _finished(out, find_files(inputs, out), options)
+    if done is None:
+        count = workers or min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+        if where.step == "read":
+            cluster.read_share(inputs, out, options, count, where.task, where.tasks)
+            return None
+        if where.step == "finish":
+            cluster.refuse_unread(inputs, out, options, count)
+        else:
+            cluster.read_on_spark(inputs, out, options, count, where.spark_master)
+    # With one worker, files would be read whole, not in the stretches that are there.
+    return ingest(inputs, out, options, max(workers or 0, 2))
+
+
+def _append(paths: list[str], out: Path, options: IngestOptions, workers: int) -> IngestReport:
+    """The report of the whole table, with the new files in it."""
+    summary = accounting.read_summary(out) or {}
+    if not appending.new_paths(out, summary, paths, options):
+        return report_from_json(summary, options)
+    with only_writer(out, "ingest"):
+        accounting.refuse_strangers(out)
+        appending.complete(out)
+        # Whoever held the folder until now may have done it.
+        summary = accounting.read_summary(out) or {}
+        new = appending.new_paths(out, summary, paths, options)
+        if new:
+            appending.append(new, out, summary, options, workers)
+        return report_from_json(accounting.read_summary(out) or {}, options)
+
+
 def _ingest(paths: list[str], out: Path, options: IngestOptions, workers: int) -> IngestReport:
     work = out / accounting.WORK_FOLDER
     work.mkdir(exist_ok=True)
-    tasks = [
-        FileTask(path, number, str(work / _key(path, number, options)), options)
-        for number, path in enumerate(paths)
-    ]
-    _forget_others(work, tasks)
-    waiting = [task for task in tasks if task.path == STDIN or read_done(Path(task.folder)) is None]
+    tasks = file_tasks(paths, work, options)
+    forget_others(work, tasks)
     with Workers(workers) as pool:
-        _read_files(waiting, len(tasks), pool)
-        report = _write_table(tasks, out, work, options, workers, pool)
+        files = read_files(tasks, pool, cut=workers > 1)
+        report = _write_table(files, out, work, options, workers, pool)
     write_json(out / accounting.SUMMARY_FILE, report.as_json())
     shutil.rmtree(work)
     return report
-
-
-def _key(path: str, number: int, options: IngestOptions) -> str:
-    """Names a file's parts after all that decides them."""
-    facts: list[Any] = [_PARTS, path, number, options.as_json()]
-    if path != STDIN:
-        try:
-            status = Path(path).stat()
-            facts += [status.st_size, status.st_mtime_ns]
-        except OSError:
-            pass  # it is reported when it is read
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-
-
-def read_done(folder: Path) -> dict[str, Any] | None:
-    """What a finished file's parts say of themselves; None if there are none, or not all of them."""
-    try:
-        done = json.loads((folder / "done.json").read_text())
-        whole = all((folder / name).stat().st_size == size for name, size in done["sizes"].items())
-        return done if whole else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _forget_others(work: Path, tasks: Sequence[FileTask]) -> None:
-    """Remove parts of other inputs, of changed files and of interrupted reads."""
-    wanted = {Path(task.folder).name for task in tasks}
-    for entry in work.iterdir():
-        if entry.name not in wanted:
-            shutil.rmtree(entry, ignore_errors=True)
 
 
 def _finished(out: Path, paths: list[str], options: IngestOptions) -> IngestReport | None:
@@ -164,18 +204,18 @@ def _finished(out: Path, paths: list[str], options: IngestOptions) -> IngestRepo
     hashes = {entry["file"]: entry["sha256"] for entry in earlier["files"]}
     names = {path: utf8_name(path) for path in paths}
     same = earlier["options"] == options.as_json() and sorted(hashes) == sorted(names.values())
-    if not same or STDIN in paths or any(_sha256(path) != hashes[name] for path, name in names.items()):
+    if not same or STDIN in paths or any(sha256_of(path) != hashes[name] for path, name in names.items()):
         raise UsageError(
             f"{out} holds a table made from other inputs or options: choose another --out, or add --overwrite"
         )
-    return _report_from_json(earlier, options) if accounting.is_whole(out, earlier) else None
+    return report_from_json(earlier, options) if accounting.is_whole(out, earlier) else None
 
 
 def _is_empty(out: Path) -> bool:
     return all(entry.name == LOCK_FILE for entry in out.iterdir())
 
 
-def _sha256(path: str) -> str:
+def sha256_of(path: str) -> str:
     try:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -183,7 +223,7 @@ def _sha256(path: str) -> str:
         return ""
 
 
-def _report_from_json(value: dict[str, Any], options: IngestOptions) -> IngestReport:
+def report_from_json(value: dict[str, Any], options: IngestOptions) -> IngestReport:
     report = IngestReport(options)
     for entry in value["files"]:
         account = Account(
@@ -203,43 +243,15 @@ def _hop_counts(counts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_files(tasks: Sequence[FileTask], all_files: int, pool: Workers) -> None:
-    done = all_files - len(tasks)
-    rejects = 0
-    # The largest first, so that no worker is left alone with one at the end.
-    ordered = sorted(tasks, key=lambda task: (-task.bytes, task.number))
-    with Progress("ingest", unit="results") as progress:
-
-        def show(reports: Reports) -> None:
-            nonlocal done, rejects
-            done += reports.finished
-            rejects += reports.rejects
-            progress.advance(reports.results, f"{done:,} of {all_files:,} files · {rejects:,} rejects")
-
-        for task in ordered:
-            if task.path == STDIN:
-                task.run(show)  # a worker process has no standard input
-        pool.run([task for task in ordered if task.path != STDIN], show)
-
-
 def _write_table(
-    tasks: Sequence[FileTask], out: Path, work: Path, options: IngestOptions, workers: int, pool: Workers
+    files: Sequence[FileParts], out: Path, work: Path, options: IngestOptions, workers: int, pool: Workers
 ) -> IngestReport:
-    facts = []
-    for task in tasks:
-        done = read_done(Path(task.folder))
-        if done is None:
-            raise PingError(f"{task.path}: its parts in {task.folder} are gone; run the same command again")
-        facts.append(done)
     accounting.remove_table(out)
-    days = [
-        (str(Path(task.folder) / "rows.parquet"), {int(day): count for day, count in done["days"].items()})
-        for task, done in zip(tasks, facts, strict=True)
-    ]
+    days = [part for file in files for part in file.rows]
     groups = group_days([part for part in days if part[1]], workers)
     memory_mb = SORT_MEMORY_MB // min(max(workers, 2), SORT_WORKERS)
     # One answer for all days, so that every file of the table has the same columns.
-    with_kind = not all(done["only_pings"] for done in facts)
+    with_kind = not all(file.done["only_pings"] for file in files)
     group_tasks = [
         GroupTask(group, str(out), str(work / "spill"), options.rtt == "each", memory_mb, with_kind)
         for group in groups
@@ -247,28 +259,30 @@ def _write_table(
     written = Written()
     with Progress("sort", total=len(groups), unit="groups of days") as progress:
         for one in pool.run(group_tasks, lambda reports: progress.advance(reports.finished), SORT_WORKERS):
-            written.measurements.update(one.measurements)
-            written.duplicates.update(one.duplicates)
-            written.packets.update(one.packets)
-            written.kinds.update(one.kinds)
-    rejects = tuple(str(Path(task.folder) / "rejects.parquet") for task in tasks)
-    pool.run([RejectsTask(rejects, str(out))], lambda reports: None)
+            written += one
+    pool.run([RejectsTask(tuple(file.rejects for file in files), str(out))], lambda reports: None)
     report = IngestReport(options)
-    for task, done in zip(tasks, facts, strict=True):
-        account = Account(
-            results=done["results"],
-            measurements=written.measurements[task.number],
-            duplicates=written.duplicates[task.number],
-            not_pings=done["not_pings"],
-            rejects=Counter(done["rejects"]),
-            packets=written.packets[task.number],
-            kinds=_kinds_of(written, task.number),
-            **_hop_counts(done),
-        )
-        account.check(utf8_name(task.path))
-        report.files.append((utf8_name(task.path), account, {name: done[name] for name in _FACTS}))
+    for file in files:
+        account = account_of(file, written)
+        account.check(utf8_name(file.task.path))
+        report.add(file, account)
     report.total.check("all files together")
     return report
+
+
+def account_of(file: FileParts, written: Written) -> Account:
+    """Where the results of a file went."""
+    number, done = file.task.number, file.done
+    return Account(
+        results=done["results"],
+        measurements=written.measurements[number],
+        duplicates=written.duplicates[number],
+        not_pings=done["not_pings"],
+        rejects=Counter(done["rejects"]),
+        packets=written.packets[number],
+        kinds=_kinds_of(written, number),
+        **_hop_counts(done),
+    )
 
 
 def _kinds_of(written: Written, file: int) -> Counter[str]:

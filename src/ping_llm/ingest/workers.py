@@ -7,6 +7,7 @@ tasks: beside workers, the parent stays small.
 """
 
 import gc
+import hashlib
 import multiprocessing
 import os
 import threading
@@ -18,10 +19,13 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ping_llm.errors import PingError
 from ping_llm.ingest.options import SORT_ROWS, IngestOptions
+
+if TYPE_CHECKING:
+    from ping_llm.ingest.stretches import Stretch
 
 #: Fewer rows are not worth a task of their own.
 _MIN_SORT_ROWS = 50_000
@@ -44,6 +48,13 @@ class Written:
     duplicates: Counter[int] = field(default_factory=Counter)
     packets: Counter[int] = field(default_factory=Counter)
     kinds: Counter[tuple[int, int]] = field(default_factory=Counter)  # of measurements: (file, kind)
+
+    def __iadd__(self, other: "Written") -> "Written":
+        self.measurements.update(other.measurements)
+        self.duplicates.update(other.duplicates)
+        self.packets.update(other.packets)
+        self.kinds.update(other.kinds)
+        return self
 
 
 def group_days(days_of_parts: Sequence[tuple[str, dict[int, int]]], workers: int = 1) -> list[Group]:
@@ -90,15 +101,18 @@ class Reports:
 
 @dataclass(frozen=True)
 class FileTask:
-    """Read one input file into parts."""
+    """Read one input file, or a stretch of it, into parts."""
 
     path: str
     number: int
     folder: str
     options: IngestOptions
+    stretch: "Stretch | None" = None
 
     @property
     def bytes(self) -> int:
+        if self.stretch is not None:
+            return self.stretch.bytes
         try:
             return Path(self.path).stat().st_size
         except OSError:
@@ -108,8 +122,9 @@ class FileTask:
         from ping_llm.ingest.parts import PartWriter
         from ping_llm.ingest.reader import InputFile
 
-        writer = PartWriter(Path(self.folder), self.number, self.options.rtt == "each")
-        file = InputFile(self.path, self.options, spool=Path(self.folder).parent)
+        stretch = 0 if self.stretch is None else self.stretch.number
+        writer = PartWriter(Path(self.folder), self.number, self.options.rtt == "each", stretch)
+        file = InputFile(self.path, self.options, Path(self.folder).parent, self.stretch)
         account = writer.account
         results = rejects = 0
         reported = time.monotonic()
@@ -118,8 +133,37 @@ class FileTask:
             if time.monotonic() - reported > _REPORT_SECONDS:
                 report(Reports(account.results - results, account.rejected - rejects))
                 results, rejects, reported = account.results, account.rejected, time.monotonic()
-        writer.finish({"bytes": file.bytes, "sha256": file.sha256, "trouble": file.trouble.sentences})
-        report(Reports(account.results - results, account.rejected - rejects, 1))
+        facts: dict[str, Any] = {"bytes": file.bytes, "sha256": file.sha256}
+        if self.stretch is not None:
+            facts = {"lines": file.lines, "checksums": file.checksums}
+        writer.finish({**facts, "trouble": file.trouble.sentences})
+        report(Reports(account.results - results, account.rejected - rejects, self.stretch is None))
+
+
+@dataclass(frozen=True)
+class CutTask:
+    """Cut one input file into stretches, if that can be done."""
+
+    path: str
+    options: IngestOptions
+    bytes: int
+
+    def run(self, report: Callable[[Reports], None]) -> "list[Stretch]":
+        from ping_llm.ingest.reader import stretches_of
+
+        return stretches_of(self.path, self.options)
+
+
+@dataclass(frozen=True)
+class HashTask:
+    """The size and the SHA-256 of a file that is read in stretches."""
+
+    path: str
+    bytes: int
+
+    def run(self, report: Callable[[Reports], None]) -> tuple[int, str]:
+        with Path(self.path).open("rb") as file:
+            return self.bytes, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -149,16 +193,34 @@ class GroupTask:
 
 @dataclass(frozen=True)
 class RejectsTask:
-    """Join the rejects of all files."""
+    """Join the rejects of all files, after those of a table that is appended to."""
 
-    parts: tuple[str, ...]
+    parts: tuple[tuple[tuple[str, int], ...], ...]  # of each file: its parts, and the lines before each
     out: str
+    earlier: str | None = None
     bytes: int = 0
 
     def run(self, report: Callable[[Reports], None]) -> None:
         from ping_llm.ingest.days import write_rejects
 
-        write_rejects([Path(part) for part in self.parts if Path(part).exists()], Path(self.out))
+        write_rejects(self.parts, Path(self.out), None if self.earlier is None else Path(self.earlier))
+
+
+@dataclass(frozen=True)
+class OldDayTask:
+    """Turn a day of a table back into a part, of file 0; gives its rows."""
+
+    day: str
+    part: str
+
+    @property
+    def bytes(self) -> int:
+        return Path(self.day).stat().st_size
+
+    def run(self, report: Callable[[Reports], None]) -> int:
+        from ping_llm.ingest.days import day_as_part
+
+        return day_as_part(Path(self.day), Path(self.part))
 
 
 _reports: Any = None
@@ -216,7 +278,7 @@ class Workers:
         """Run all tasks, at most `at_once` at a time; results in their order."""
         if self._pool is None:
             small = sum(task.bytes for task in tasks) < _WORTH_WORKERS_BYTES
-            if min(self._count, len(tasks)) <= 1 or small:
+            if self._count <= 1 or small:
                 return [task.run(show) for task in tasks]
             self._pool = self._start()
         try:

@@ -74,6 +74,10 @@ def build(
       the manifest; of the first split, if there are several.
     """
     options, run, out = options or RowOptions(), run or RunOptions(), Path(out)
+    if (out / ".append").exists():
+        from ping_llm.rows.append import complete
+
+        complete(out)
     manifest = finished_before(inputs, out, options)
     if manifest is not None:
         return manifest

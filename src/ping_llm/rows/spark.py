@@ -8,13 +8,9 @@ part is ever held whole. A measurement travels as one binary key, whose bytes so
 Executors read the input and write the shards themselves, so both must be on a file system that all see.
 """
 
-import os
-import re
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +24,7 @@ from ping_llm.rows.plan import Plan, RunOptions, layout_table, load_plan
 from ping_llm.rows.shard import ShardWriter
 from ping_llm.rows.sortable import PROBE_ID, WORDS, Sortable, from_batch, hash_key, part_of
 from ping_llm.rows.spill import add_content
+from ping_llm.spark_session import cause_of, spark_session
 
 _KEY_WORDS = WORDS + 2  # hash, probe (or 0), then the measurement
 #: Counts of rejected measurements travel as rows of this part.
@@ -40,7 +37,7 @@ _DONE_DDL = "measurements bigint, content binary, rejected binary"
 
 def encode_all(plan: Plan, run: RunOptions) -> None:
     """Build every shard of a plan on Spark."""
-    session, own = _session(run)
+    session, own = spark_session("ping-llm rows", run.spark_master)
     try:
         out, memory = str(plan.out.resolve()), run.memory_bytes
         slices = session.createDataFrame([(number,) for number in range(len(plan.slices))], "slice int")
@@ -50,7 +47,7 @@ def encode_all(plan: Plan, run: RunOptions) -> None:
         moved = moved.repartition(plan.parts, "part").sortWithinPartitions("part", "key")
         done = moved.mapInArrow(lambda batches: _encode(batches, out), _DONE_DDL).collect()
     except Exception as error:
-        raise PingError(f"Spark failed: {_cause(error)}") from error
+        raise PingError(f"Spark failed: {cause_of(error)}") from error
     finally:
         if own:
             session.stop()
@@ -58,29 +55,6 @@ def encode_all(plan: Plan, run: RunOptions) -> None:
     rejected = sum((np.frombuffer(row.rejected, np.int64) for row in done), np.zeros(len(RULES), np.int64))
     _write_empty_shards(plan)
     write_totals(plan, rejected, sum(row.measurements for row in done), content)
-
-
-def _session(run: RunOptions) -> tuple[Any, bool]:
-    """The session that is there (spark-submit, a notebook), or a new one."""
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise PingError(
-            "--engine spark needs Apache Spark: pip install 'ping-llm[spark]', and Java 17"
-        ) from None
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active, False
-    # Workers must run the Python that has this package; on a cluster its image or archive says which.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("ping-llm rows")
-    if run.spark_master:
-        builder = builder.master(run.spark_master)
-    # Ten thousand measurements per batch, about 1 MB, is Spark's default; larger ones cost it less.
-    builder = builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", 1 << 16)
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.sql.adaptive.enabled", "false")
-    return builder.getOrCreate(), True
 
 
 def _scan(batches: Iterable[pa.RecordBatch], out: str, memory_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -185,12 +159,3 @@ def _write_empty_shards(plan: Plan) -> None:
     for part in range(plan.parts):
         if not is_encoded(plan, part):
             _publish(plan, part, _open(plan, part))
-
-
-def _cause(error: Exception) -> str:
-    """The line of a Spark error that says what happened: the last one that our own code raised."""
-    raised = re.findall(r"^\s*([\w.]+(?:Error|Exception): .*)$", str(error), re.MULTILINE)
-    own = [line for line in raised if line.startswith("ping_llm.errors.")]
-    if own:
-        return own[-1].partition(": ")[2]
-    return raised[-1] if raised else (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -9,12 +9,12 @@ from fastapi import Query, Request, Response
 
 from ping_llm.answer import show
 from ping_llm.answer.context import Question
-from ping_llm.answer.places import Places
+from ping_llm.answer.known_ends import EndsOfData, KnownEnds, network_of
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.places import Places
 from ping_llm.serve import pasted
-from ping_llm.serve.known_ends import EndsOfData, KnownEnds, network_of
 from ping_llm.serve.model_thread import ModelThread
 from ping_llm.serve.options import LIMITS, ServeOptions
 from ping_llm.serve.reading import JSON, json_response, media_type, read_body, unless_gone

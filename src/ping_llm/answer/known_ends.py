@@ -1,4 +1,4 @@
-"""Sources and destinations of the server's data: what the page completes, and what the map shows."""
+"""Sources and destinations of data: what names stand for, what the page completes, what the map shows."""
 
 import threading
 from dataclasses import dataclass
@@ -80,6 +80,13 @@ class KnownEnds:
         self.complete = read >= len(index)
         block = self._store.read(np.arange(min(max(read, 1), len(index))))
         self.destinations = Ends.of(block.dst, np.ones(len(block.dst)))
+        self._probe_ids, self._offsets, self._sources_read = block.probe_id, block.offsets, block.src
+
+    def of_probe(self, number: int) -> list[Prefix]:
+        """The sources of a probe of RIPE Atlas."""
+        places = np.flatnonzero(self._probe_ids == number)
+        rows = np.unique(np.searchsorted(self._offsets, places, side="right") - 1)
+        return [Prefix.of(one) for one in np.unique(self._sources_read[rows], axis=0)]
 
     def of_source(self, src: Prefix) -> Ends:
         """The destinations of one source."""

@@ -1,0 +1,45 @@
+"""The Spark session of a command, and what an error of Spark means."""
+
+import os
+import re
+import sys
+from typing import Any
+
+from ping_llm.errors import PingError
+
+
+def spark_session(name: str, master: str | None) -> tuple[Any, bool]:
+    """The session that is there (spark-submit, a notebook), or a new one; whether it is new.
+
+    Args:
+      name: of the application, for Spark's own pages.
+      master: such as yarn. None: what spark-submit or the environment says.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise PingError(
+            "--engine spark needs Apache Spark: pip install 'ping-llm[spark]', and Java 17"
+        ) from None
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active, False
+    # Workers must run the Python that has this package; on a cluster its image or archive says which.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if master:
+        builder = builder.master(master)
+    # Ten thousand measurements per batch, about 1 MB, is Spark's default; larger ones cost it less.
+    builder = builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", 1 << 16)
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.sql.adaptive.enabled", "false")
+    return builder.getOrCreate(), True
+
+
+def cause_of(error: Exception) -> str:
+    """The line of a Spark error that says what happened: the last one that our own code raised."""
+    raised = re.findall(r"^\s*([\w.]+(?:Error|Exception): .*)$", str(error), re.MULTILINE)
+    own = [line for line in raised if line.startswith("ping_llm.errors.")]
+    if own:
+        return own[-1].partition(": ")[2]
+    return raised[-1] if raised else (str(error).strip().splitlines() or [type(error).__name__])[0]
