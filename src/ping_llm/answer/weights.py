@@ -59,7 +59,8 @@ class Held:
     def without_network(self) -> "Held":
         """Without the first component."""
         failure, below, products = self.failure[:, 1:], self.below[:, 1:], self.products[:, 1:, 1:]
-        return replace(self, failure=failure, below=below, products=products, curves=None)
+        points = None if self.points is None else self.points[:, 1:]
+        return replace(self, failure=failure, below=below, products=products, curves=None, points=points)
 
     @classmethod
     def concatenate(cls, several: Sequence["Held"]) -> "Held":
