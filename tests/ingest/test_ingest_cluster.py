@@ -72,7 +72,7 @@ def test_options_that_exclude_each_other(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def write_dump(folder, results=150_000):
+def write_dump(folder, results=125_000):
     """A bzip2 file of several stretches, and a small file."""
     folder.mkdir()
     noise = random.Random(1)
