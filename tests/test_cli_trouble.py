@@ -132,7 +132,7 @@ def test_a_method_whose_package_is_missing_is_said_before_an_evaluation(baseline
             ("train", "tiny", "--rows", "rows", "--steps", "5"),
             "there is no option --steps; keys of the config",
         ),
-        (("query", "rtt", "MODEL", "--src", "example.net", "--dst", "192.0.2.2"), "getent hosts example.net"),
+        (("query", "rtt", "MODEL", "--src", "name.invalid", "--dst", "192.0.2.2"), "name.invalid cannot be"),
         (("query", "rtt", "MODEL", "--src", "10.0.0/8", "--dst", "192.0.2.2"), "write 10.0.0.0/8"),
         (("query", "rtt", "MODEL", "--src", "192.0.2.1", "--dst", "192.0.2.2", "--at", "later"), "later"),
         (("query", "inverse", "MODEL", "--src", "192.0.2.1", "--rtt", "20-10"), "a smaller to a larger RTT"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ping_llm.errors import PingError
+from ping_llm.errors import PingError, UsageError
 from ping_llm.ingest.options import IngestOptions
 from ping_llm.ingest.run import IngestReport, ingest
 from ping_llm.measurements.parquet import open_input
@@ -31,6 +31,8 @@ def as_tables(
         yield list(inputs)
         return
     folder = out.absolute().with_name(f".{out.absolute().name}.measurements")
+    if any(parent.is_file() for parent in folder.parents):
+        raise UsageError(f"{out} is not a folder, or lies below a file; name another folder")
     made = [parent for parent in folder.parents if not parent.exists()]
     try:
         report = ingest_usable(inputs, folder, options)
