@@ -206,7 +206,7 @@ def _sections(out: Path, result: dict, pictures: list[tuple[str, str]]) -> Itera
         "By hour of the day (UTC)",
         [tables.strata(name, split, ("hour",)) for name, split in splits.items()],
     )
-    if result["options"].get("places"):
+    if result.get("options", {}).get("places"):
         yield (
             "By distance and by pair of countries",
             [tables.strata(name, split, ("distance", "country_pair")) for name, split in splits.items()],
