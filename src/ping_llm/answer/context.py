@@ -13,7 +13,6 @@ from ping_llm.interchange import Table, is_table
 from ping_llm.measurements.addresses import Prefix, pack_one, parse_prefix, unnamed, unpack_one
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.schema import END_TIME, MIN_TIME, Measurement
-from ping_llm.measurements.scramble import pseudonym, pseudonyms
 from ping_llm.tokens import vocab
 from ping_llm.tokens.reference import encode_address, encode_time
 from ping_llm.tokens.rtt import RttEncoding
@@ -102,6 +101,8 @@ class Context:
 
     def scrambled(self, key: int) -> "Context":
         """The same with pseudonyms of the destinations."""
+        from ping_llm.measurements.scramble import pseudonyms  # imported late: it loads Numba
+
         dst, known = pseudonyms(self.dst, key)
         return replace(self, dst=dst, known=known)
 
@@ -163,6 +164,8 @@ class Question:
 
     def scrambled(self, key: int) -> "Question":
         """The same with pseudonyms under a key in place of all addresses (`measurements.scramble`)."""
+        from ping_llm.measurements.scramble import pseudonym
+
         return Question(
             pseudonym(self.src, key),
             None if self.dst is None else pseudonym(self.dst, key),
