@@ -16,13 +16,12 @@ from ping_llm.files import whole_file, write_json
 from ping_llm.fit.options import FitOptions
 from ping_llm.fit.run import Journal, check_options, fit
 from ping_llm.measurements.addresses import unpack_one
-from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.pages import tidy_figure
 from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.world import World
 from ping_llm.simulate.write import simulate
-from ping_llm.splits.holdout import split
+from ping_llm.splits.holdout import Splits, split
 from ping_llm.tables import table
 
 
@@ -104,13 +103,13 @@ def run_demo(run: Path, options: DemoOptions, say: Callable[[str], None]) -> dic
     say(f"simulate an Internet: {options.measurements:,} measurements")
     simulate(world, world_options)
     result = fit([str(world)], run, fit_options, say, world=world)
-    known = split(read_measurements(world), fit_options.splits).test("later")
+    splits = split(read_measurements(world), fit_options.splits)
     summary = {
         "options": asdict(options),
         "seconds": round(sum(result["seconds"].values()), 1),
         "seconds_by_step": result["seconds"],
         "tests": {name: _figures(methods) for name, methods in result["splits"].items()},
-        "example": _example(run, world, known),
+        "example": _example(run, world, splits),
     }
     write_json(summary_path, summary)
     return summary
@@ -124,19 +123,31 @@ def _figures(methods: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _example(run: Path, world_path: Path, known: Columns) -> dict[str, Any]:
-    """A held-out question that got a reply, as a user would ask it: the answer beside the truth."""
+#: Measurements that the packaged model is given: the newest.
+_FOR_BASE = 20_000
+
+
+def _example(run: Path, world_path: Path, splits: Splits) -> dict[str, Any]:
+    """A held-out question that got a reply, as a user would ask it: the answer beside the truth.
+
+    The packaged model answers it too, without any training, from the newest measurements.
+    """
+    from ping_llm.answer.base import BaseModel
     from ping_llm.answer.context import Question
     from ping_llm.answer.model import Model
     from ping_llm.tokens.statement import whole
 
+    known = splits.test("later")
     index = int(np.flatnonzero(known.replied)[0])
     src, dst, time = known.src[index], known.dst[index], int(known.time[index])
     one = slice(index, index + 1)
     truth = World.load(world_path).truth(known.src[one], known.dst[one], known.time[one])
     question = Question(whole(src.tobytes()), whole(dst.tobytes()), time)
     answer = Model.load(run).rtt_many([question])[0].distribution
+    newest = splits.train.sorted_by_time().take(slice(-_FOR_BASE, None))
+    untrained = BaseModel.packaged().about(newest).rtt_many([question])[0].distribution
     levels = np.array([0.1, 0.5, 0.9])
+    before = untrained.quantile(levels)
     ours, true = answer.quantile(levels), truth.quantile(levels[None])[0]
     source, destination = unpack_one(src.tobytes()), unpack_one(dst.tobytes())
     low = np.floor(min(answer.quantile(0.01), true[0]))
@@ -159,6 +170,9 @@ def _example(run: Path, world_path: Path, known: Columns) -> dict[str, Any]:
         "model_median_ms": float(ours[1]),
         "model_p90_ms": float(ours[2]),
         "model_failure": answer.failure,
+        "base_p10_ms": float(before[0]),
+        "base_median_ms": float(before[1]),
+        "base_p90_ms": float(before[2]),
         "true_p10_ms": float(true[0]),
         "true_median_ms": float(true[1]),
         "true_p90_ms": float(true[2]),
@@ -222,6 +236,8 @@ def last_screen(summary: dict[str, Any], run: str) -> str:
             verdict,
             "",
             f"An example: {example['src']} → {example['dst']} at {example['at']}",
+            f"  base      median {example['base_median_ms']:.1f} ms, 80 % between "
+            f"{example['base_p10_ms']:.1f} and {example['base_p90_ms']:.1f}, before any training",
             f"  ping-llm  median {example['model_median_ms']:.1f} ms, 80 % between "
             f"{example['model_p10_ms']:.1f} and {example['model_p90_ms']:.1f}, "
             f"P(no reply) {example['model_failure']:.3f}",
