@@ -72,7 +72,7 @@ class DemoOptions:
     targets: int = 30
     days: int = 14
     seed: int = 1
-    minutes: float = 3.5
+    minutes: float = 3.0
     #: Questions of each test, and of each kind that decides the stack.
     questions: int = 300
 
