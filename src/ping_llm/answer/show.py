@@ -98,10 +98,6 @@ def basis(answer: RttAnswer) -> list[str]:
         return [f"the network alone, not calibrated; its context was {used}"]
     lines = []
     packaged = known.get("packaged", False)
-    if packaged:
-        lines.append(
-            "base, the packaged model: trained on other data, it answers from the measurements given"
-        )
     source = known["source_trained"] or known["source_measurements"] > 0
     destination = known["destination_trained"]
     if not source and not destination:
@@ -114,6 +110,10 @@ def basis(answer: RttAnswer) -> list[str]:
     elif not destination and not known["pair_measurements"]:
         near = " (its network has)" if known["destination_network_trained"] else ", nor its network"
         lines.append(f"unknown destination: it has not been measured{near}")
+    if packaged:
+        lines.append(
+            "base, the packaged model: trained on other data, it answers from the measurements given"
+        )
     pair, others = known["pair_measurements"], known["source_measurements"] - known["pair_measurements"]
     lines.append(
         f"based on {counted(pair, 'earlier measurement')} of this pair, {others:,} of the source to other "
