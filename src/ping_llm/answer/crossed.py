@@ -136,8 +136,7 @@ class Crossed:
             return []
         own_dst = np.array([_find(self._words[1], np.frombuffer(r.dst, np.uint8)) for r in own], np.int64)
         own_rtt = np.array([r.rtt for r in own], np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            own_log = np.where(own_rtt >= 0, np.log(np.maximum(own_rtt, 0) + FLOOR_MS), np.nan)
+        own_log = np.where(own_rtt >= 0, np.log(np.maximum(own_rtt, 0) + FLOOR_MS), np.nan)
         best_at, best = np.empty(MOST_OTHERS, np.int64), np.empty(MOST_OTHERS)
         rank = int(np.searchsorted(self._words[0], _words(src[None])[0]))
         found = nearest(asked, rank, src, own_dst, own_log, MOST_OTHERS, crossing.arrays(), best_at, best)

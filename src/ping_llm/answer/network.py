@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ping_llm.answer.context import Context, Question
+from ping_llm.answer.context import Context, Prompt, Question
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID
 from ping_llm.answer.past import PAIR_SHARE, relevance
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 #: Newest measurements of a source that are considered for a context.
-_LOOK_BACK = 4000
+LOOK_BACK = 4000
 
 #: Instead of a number of bytes: the address is not named.
 UNNAMED = -1
@@ -81,7 +81,7 @@ def ways(
         of_dst = [asking.destination_bytes if new else (0,) for new in ~trained.destinations.has(queries.dst)]
     out = []
     for index, (first, high) in enumerate(zip(past.low, past.high, strict=True)):
-        low = max(first, high - _LOOK_BACK)
+        low = max(first, high - LOOK_BACK)
         src, dst = end(queries.src, queries.src_bits, index), end(queries.dst, queries.dst_bits, index)
         chosen = relevance(past.columns.dst[low:high], dst, asking.size, asking.pair_share) + low
         known = past.columns.take(chosen)
@@ -167,14 +167,19 @@ def curves(
     asked = ways(queries, history, asking or asking_of(model), trained)
     owner = np.array([index for index, several in enumerate(asked) for _ in several], np.int64)
     prompts = model.prompts([question for several in asked for question in several])
+    return averaged(model, prompts, owner, len(queries))
+
+
+def averaged(model: "Model", prompts: Sequence[Prompt], owner: np.ndarray, count: int) -> Curves:
+    """The answers to prompts, averaged over those of each of `count` queries; `owner` says whose each is."""
     each = np.empty((len(prompts), len(GRID)))
     failure, used = np.empty(len(prompts)), np.array([prompt.used for prompt in prompts], np.int64)
     for number, distribution in model.distributions(prompts):
         each[number], failure[number] = distribution.cdf(GRID), distribution.failure
-    return averaged(each, failure, used, owner, len(queries))
+    return _averaged(each, failure, used, owner, count)
 
 
-def averaged(
+def _averaged(
     each: np.ndarray, failure: np.ndarray, used: np.ndarray, owner: np.ndarray, count: int
 ) -> Curves:
     """Mixtures with equal weights, of failures and replies together."""

@@ -69,7 +69,7 @@ class Recipe:
     point_methods: tuple[str, ...]
     about: dict[str, Any] = field(default_factory=dict)
 
-    def stack(self, data: Columns, model: "Model | None" = None) -> Stack:
+    def stack(self, data: Columns, model: "Model") -> Stack:
         """The stack for these data."""
         data = data.sorted_by_time().take(slice(-MOST_MEASUREMENTS, None))
         methods = {name: _made(name, model).fit(data) for name in self.components}
@@ -119,12 +119,12 @@ class Recipe:
         return cls(**values)
 
 
-def _made(name: str, model: "Model | None") -> Method:
+def _made(name: str, model: "Model") -> Method:
     return Pretrained(model) if name == NAME else make(name)
 
 
 def fit_recipe(
-    model: "Model | None",
+    model: "Model",
     studies: Sequence[tuple[str, Columns, Sequence[Test]]],
     names: Sequence[str] = (NAME, *COMPONENTS),
 ) -> Recipe:

@@ -183,10 +183,10 @@ def _has(values, count, wanted):
 
 
 @kernel
-def _shuffled(values, begin, end, key, group):
-    for last in range(end - begin - 1, 0, -1):
-        other = below(draw(key, CROSSED_GROUP, (group << 16) + last), last + 1)
-        values[begin + last], values[begin + other] = values[begin + other], values[begin + last]
+def _shuffle_groups(groups, count, key):
+    for last in range(count - 1, 0, -1):
+        other = below(draw(key, CROSSED_GROUP, last), last + 1)
+        groups[last], groups[other] = groups[other], groups[last]
 
 
 @kernel
@@ -263,7 +263,7 @@ def select_crossed(who, to, rtts, key, bound, ipv4, row, crossing, p):
                 taken[many] = index
                 many += 1
                 room -= cost
-    _shuffled(taken, 0, many, key, 0)
+    _shuffle_groups(taken, many, key)
 
     count = 0
     for group in range(many):
@@ -275,18 +275,18 @@ def select_crossed(who, to, rtts, key, bound, ipv4, row, crossing, p):
             who[count], to[count] = other_src[index], s_dst[tie[index, number]]
             rtts[count] = s_rtt[tie[index, number]]
             count += 1
-        _shuffle_group(who, to, rtts, opening, count, key, group + 1)
+        _shuffle_group(to, rtts, opening, count, key, group + 1)
     opening = count
     for index in range(owned):
         who[count], to[count], rtts[count] = source, own_dst[index], s_rtt[own[index]]
         count += 1
-    _shuffle_group(who, to, rtts, opening, count, key, many + 1)
+    _shuffle_group(to, rtts, opening, count, key, many + 1)
     who[count], to[count], rtts[count] = source, asked, s_rtt[anchor]
     return count + 1
 
 
 @kernel
-def _shuffle_group(who, to, rtts, begin, end, key, group):
+def _shuffle_group(to, rtts, begin, end, key, group):
     for last in range(end - begin - 1, 0, -1):
         other = begin + below(draw(key, CROSSED_GROUP, (group << 16) + last), last + 1)
         to[begin + last], to[other] = to[other], to[begin + last]

@@ -5,13 +5,13 @@ with a crossed context (`answer.crossed`). All addresses are pseudonyms, so that
 networks the packaged model has been trained on. To fit it is to index the measurements.
 """
 
-from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from ping_llm.answer.context import Context, Prompt, Question
 from ping_llm.answer.crossed import (
     Crossed,
     CrossedQuestion,
@@ -22,13 +22,14 @@ from ping_llm.answer.crossed import (
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID, capped
 from ping_llm.answer.methods.base import Method
+from ping_llm.answer.network import LOOK_BACK, averaged, end
+from ping_llm.answer.past import relevance
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import hashed
 
 if TYPE_CHECKING:
-    from ping_llm.answer.context import Prompt
     from ping_llm.answer.model import Model
 
 #: Its folder in the package, and its name wherever a run can be named.
@@ -37,8 +38,7 @@ NAME = "base"
 #: Pseudonyms are random: so many keys are asked and their answers averaged.
 KEYS = 2
 
-#: Earlier measurements of a source among which those of a context are chosen.
-_LOOK_BACK = 4000
+#: Measurements of the context of a pair that was measured before.
 _TIMED_SIZE = 30
 
 
@@ -51,19 +51,11 @@ def is_packaged(source: str | Path) -> bool:
     return str(source) == NAME and not Path(NAME).exists()
 
 
-@cache
-def packaged_model() -> "Model":
-    from ping_llm.answer.model import Model
-
-    return Model.load(packaged(), data=False)
-
-
 class Pretrained(Method):
     name = NAME
     paper = "the network of this package, trained on other data (docs/base.md)"
-    NOT_KEPT: ClassVar[tuple[str, ...]] = ("_model",)
 
-    def __init__(self, model: "Model | None" = None, keys: int = KEYS):
+    def __init__(self, model: "Model", keys: int = KEYS):
         self._model, self._keys = model, keys
 
     def fit(self, train: Columns) -> Self:
@@ -73,35 +65,22 @@ class Pretrained(Method):
         return self
 
     def predict(self, queries: Queries, context: History) -> RttDistributions:
-        from ping_llm.answer.network import averaged
-
-        if self._model is None:
-            self._model = packaged_model()
-        model = self._model
-        prompts = self._prompts(model, queries, context)
-        each = np.empty((len(prompts), len(GRID)))
-        failure = np.empty(len(prompts))
-        for number, distribution in model.distributions(prompts):
-            each[number], failure[number] = distribution.cdf(GRID), distribution.failure
+        prompts = self._prompts(queries, context)
         owner = np.tile(np.arange(len(queries)), self._keys)
-        used = np.array([prompt.used for prompt in prompts], np.int64)
-        made = averaged(each, failure, used, owner, len(queries))
+        made = averaged(self._model, prompts, owner, len(queries))
         levels = capped(made.levels, self._most_ms)
         return RttDistributions(np.broadcast_to(GRID, levels.shape), levels, made.failure)
 
-    def _prompts(self, model: "Model", queries: Queries, context: History) -> list["Prompt"]:
+    def _prompts(self, queries: Queries, context: History) -> list[Prompt]:
         """The prompts of all queries under the first key, then under the next, …"""
-        from ping_llm.answer.context import Context, Question
-        from ping_llm.answer.network import end
-        from ping_llm.answer.past import relevance
-
+        model = self._model
         past = context.of_source(queries)
         of_pair = context.results_of_pair(queries).count
         room = model.config.max_length - 1 - model.encoding.bytes
         timed: dict[int, Question] = {}
         crossed: dict[int, CrossedQuestion] = {}
         for index, (first, high) in enumerate(zip(past.low.tolist(), past.high.tolist(), strict=True)):
-            low = max(first, high - _LOOK_BACK)
+            low = max(first, high - LOOK_BACK)
             src, dst = (
                 end(queries.src, queries.src_bits, index),
                 end(queries.dst, queries.dst_bits, index),
@@ -115,7 +94,7 @@ class Pretrained(Method):
                 shown = Context.of(queries.src[index], some.dst, when, some.rtt, np.arange(len(chosen)))
                 timed[index] = Question(src, dst, None if time == NO_TIME else time, shown)
             else:
-                crossed[index] = self._question(model, src, dst, queries, index, known, room)
+                crossed[index] = self._question(src, dst, queries, index, known, room)
         keys = [
             hashed(np.concatenate([queries.src, queries.dst], axis=1), number + 1)
             for number in range(self._keys)
@@ -138,7 +117,6 @@ class Pretrained(Method):
 
     def _question(
         self,
-        model: "Model",
         src: Prefix,
         dst: Prefix,
         queries: Queries,
@@ -146,10 +124,8 @@ class Pretrained(Method):
         known: Columns,
         room: int,
     ) -> CrossedQuestion:
-        from ping_llm.answer.past import relevance
-
         packed = queries.src[index].tobytes()
-        fitting = measurements_that_fit(room, src.version, model.encoding)
+        fitting = measurements_that_fit(room, src.version, self._model.encoding)
         own = own_results(known, packed, relevance(known.dst, dst, len(known)))[: fitting // 2]
         groups = self._crossed.groups(queries.src[index], queries.dst[index], own, fitting - len(own))
         results = [result for group in groups for result in group]
