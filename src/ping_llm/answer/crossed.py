@@ -12,6 +12,7 @@ import numpy as np
 
 from ping_llm.answer.context import Prompt, address_tokens
 from ping_llm.answer.methods.base import FLOOR_MS, medians
+from ping_llm.answer.methods.neighbours import keep_nearest
 from ping_llm.compiled import kernel
 from ping_llm.contexts.crossing import MOST_OTHERS, MOST_OWN, MOST_TIES, Crossing, first_not_below, numbered
 from ping_llm.measurements.addresses import Prefix
@@ -61,7 +62,7 @@ def _distance(
 
 @kernel
 def nearest(
-    asked: int, rank: int, src: np.ndarray, own_dst: np.ndarray, own_log: np.ndarray, most: int,
+    asked: int, rank: int, src: np.ndarray, own_dst: np.ndarray, own_log: np.ndarray,
     crossing: tuple[np.ndarray, ...], best_at: np.ndarray, best_distance: np.ndarray,
 ) -> int:  # fmt: skip
     """Places in the list of the asked destination of the nearest sources, nearest first; returns how many.
@@ -87,15 +88,7 @@ def nearest(
             if (sources[other] == src).all():
                 continue
             distance = _distance(other, src, own_dst, own_log, sources, by_source, s_dst, s_rtt)
-            if found < most:
-                found += 1
-            elif distance >= best_distance[found - 1]:
-                continue
-            place = found - 1
-            while place > 0 and best_distance[place - 1] > distance:
-                best_distance[place], best_at[place] = best_distance[place - 1], best_at[place - 1]
-                place -= 1
-            best_distance[place], best_at[place] = distance, at
+            found = keep_nearest(best_distance, best_at, found, distance, at)
     return found
 
 
@@ -139,7 +132,7 @@ class Crossed:
         own_log = np.where(own_rtt >= 0, np.log(np.maximum(own_rtt, 0) + FLOOR_MS), np.nan)
         best_at, best = np.empty(MOST_OTHERS, np.int64), np.empty(MOST_OTHERS)
         rank = int(np.searchsorted(self._words[0], _words(src[None])[0]))
-        found = nearest(asked, rank, src, own_dst, own_log, MOST_OTHERS, crossing.arrays(), best_at, best)
+        found = nearest(asked, rank, src, own_dst, own_log, crossing.arrays(), best_at, best)
         out = []
         for at in best_at[:found].tolist():
             other = int(crossing.src[at])

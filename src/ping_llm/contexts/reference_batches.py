@@ -13,13 +13,12 @@ from ping_llm.contexts.reference import (
     below,
     combine,
     context_tokens,
-    crossed_pairs,
-    crossed_tokens,
     draw,
     epoch_key,
     permuted,
     shape_of,
 )
+from ping_llm.contexts.reference_crossed import crossed_pairs, crossed_tokens
 from ping_llm.contexts.units import Rows
 from ping_llm.tokens.rtt import rtt_encoding
 from ping_llm.tokens.vocab import PAD

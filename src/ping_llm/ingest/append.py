@@ -114,7 +114,7 @@ def _stage(
     workers: int,
     pool: Workers,
 ) -> "IngestReport":
-    from ping_llm.ingest.run import account_of, report_from_json
+    from ping_llm.ingest.run import accounted, report_from_json
 
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir()
@@ -143,12 +143,7 @@ def _stage(
     rejects = out / accounting.REJECTS_FOLDER / accounting.REJECTS_FILE
     parts = tuple(file.rejects for file in files)
     pool.run([RejectsTask(parts, str(staged), str(rejects))], lambda reports: None)
-    for file in files:
-        account = account_of(file, written)
-        account.check(utf8_name(file.task.path))
-        report.add(file, account)
-    report.total.check("all files together")
-    return report
+    return accounted(report, files, written)
 
 
 def _days_there(out: Path) -> dict[int, Path]:

@@ -262,6 +262,11 @@ def _write_table(
             written += one
     pool.run([RejectsTask(tuple(file.rejects for file in files), str(out))], lambda reports: None)
     report = IngestReport(options)
+    return accounted(report, files, written)
+
+
+def accounted(report: IngestReport, files: Sequence[FileParts], written: Written) -> IngestReport:
+    """The report with every file added, each and all together checked: nothing may be lost."""
     for file in files:
         account = account_of(file, written)
         account.check(utf8_name(file.task.path))

@@ -15,6 +15,24 @@ from ping_llm.measurements.history import History
 
 
 @kernel
+def keep_nearest(distances: np.ndarray, values: np.ndarray, found: int, distance: float, value: float) -> int:
+    """Put a value into a short list that is sorted by distance, if it is among the nearest that fit.
+
+    Returns how many the list has then.
+    """
+    if found < len(distances):
+        found += 1
+    elif distance >= distances[found - 1]:
+        return found
+    place = found - 1
+    while place > 0 and distances[place - 1] > distance:
+        distances[place], values[place] = distances[place - 1], values[place - 1]
+        place -= 1
+    distances[place], values[place] = distance, value
+    return found
+
+
+@kernel
 def predict(
     # queries' own profiles: rows profile_at[i]:profile_at[i + 1]
     profile_at: np.ndarray, profile_dst: np.ndarray, profile_log: np.ndarray,
@@ -54,16 +72,7 @@ def predict(
                 continue
             # Few shared destinations are weak evidence: pull their distance towards that of strangers.
             distance = (total + 0.5) / (shared + 1.0)
-            # Insertion into the short sorted list of the nearest.
-            if found < neighbours:
-                found += 1
-            elif distance >= best_distance[found - 1]:
-                continue
-            j = found - 1
-            while j > 0 and best_distance[j - 1] > distance:
-                best_distance[j], best_value[j] = best_distance[j - 1], best_value[j - 1]
-                j -= 1
-            best_distance[j], best_value[j] = distance, asked_log[c]
+            found = keep_nearest(best_distance, best_value, found, distance, asked_log[c])
         weight_sum, value_sum = 0.0, 0.0
         for j in range(found):
             weight = np.exp(-(best_distance[j] - best_distance[0]) / softness) / (best_distance[j] + 0.01)
