@@ -104,15 +104,13 @@ export function contextField(source) {
     announce(state.textContent);
   }
 
-  async function readNow() {
-    try {
-      await read();
-    } catch (error) {
-      known = null;
-      state.classList.add("error");
-      state.textContent = error.message;
-    }
+  function failed(error) {
+    known = null;
+    state.classList.add("error");
+    state.textContent = error.message;
   }
+
+  const readNow = () => read().catch(failed);
 
   text.addEventListener("input", () => { typed = true; });
   text.addEventListener("change", readNow);
@@ -120,7 +118,12 @@ export function contextField(source) {
   const take = async (given) => {
     if (!given) return;
     box.open = true;
-    text.value = await given.text();
+    try {
+      text.value = await given.text();
+    } catch (error) {
+      // The file was moved or changed after it was chosen.
+      return failed(new Error(`The file cannot be read: ${error.message}`));
+    }
     typed = true;
     await readNow();
   };
