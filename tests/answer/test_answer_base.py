@@ -15,13 +15,14 @@ from ping_llm.answer.base import BaseModel
 from ping_llm.answer.context import Question
 from ping_llm.answer.crossed import Crossed, CrossedQuestion, Result, crossed_prompts, own_results
 from ping_llm.answer.methods.base import FLOOR_MS
-from ping_llm.answer.methods.pretrained import Pretrained, packaged
+from ping_llm.answer.methods.pretrained import Pretrained
 from ping_llm.answer.recipe import Recipe
 from ping_llm.cli import app
 from ping_llm.cli import query as query_commands
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements.addresses import Prefix, pack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
+from ping_llm.model.packaged import packaged
 from ping_llm.tokens import reference
 from ping_llm.tokens.rtt import rtt_encoding
 from ping_llm.tokens.vocab import Field

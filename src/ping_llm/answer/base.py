@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from ping_llm.answer.answering import RAW, STACK, RttAnswer
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.files import read_columns
-from ping_llm.answer.methods.pretrained import NAME, packaged
 from ping_llm.answer.model import Known, Model
 from ping_llm.answer.past import Data
 from ping_llm.answer.recipe import MOST_MEASUREMENTS, Recipe
@@ -21,6 +20,7 @@ from ping_llm.answer.stack import NETWORK
 from ping_llm.errors import PingError, UsageError
 from ping_llm.interchange import is_table
 from ping_llm.measurements.columns import Columns
+from ping_llm.model.packaged import NAME, packaged
 from ping_llm.rows.manifest import MANIFEST_FILE, load_manifest
 
 #: Data that are read into memory, at most: 48 bytes each, and as much again for the methods.

@@ -37,7 +37,6 @@ from ping_llm.answer.context import (
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.explain import LEFT_OUT, Explanation, explain
 from ping_llm.answer.generate import ROOM_IPV4, ROOM_IPV6, Generated, generate
-from ping_llm.answer.methods.pretrained import is_packaged
 from ping_llm.answer.past import Data
 from ping_llm.answer.plan import Measure, Plan
 from ping_llm.answer.rank import Ranking
@@ -54,6 +53,7 @@ from ping_llm.model import export
 from ping_llm.model.config import ModelConfig
 from ping_llm.model.doubts import doubts
 from ping_llm.model.engine import Engine, keep_compiled
+from ping_llm.model.packaged import is_packaged
 from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RttEncoding, rtt_encoding
 from ping_llm.tokens.vocab import RTT, Field
 

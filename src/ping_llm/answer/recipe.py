@@ -15,7 +15,7 @@ import numpy as np
 
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.methods.base import FailureRates, Method
-from ping_llm.answer.methods.pretrained import NAME, Pretrained
+from ping_llm.answer.methods.pretrained import Pretrained
 from ping_llm.answer.methods.registry import make
 from ping_llm.answer.questions import AMOUNTS, CELLS, KINDS, NAMES
 from ping_llm.answer.stack import Stack
@@ -25,6 +25,7 @@ from ping_llm.errors import PingError
 from ping_llm.files import write_json
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
+from ping_llm.model.packaged import NAME
 from ping_llm.splits.novelty import Novelty
 from ping_llm.splits.questions import Test
 

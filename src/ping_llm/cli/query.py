@@ -284,7 +284,7 @@ def score(
         raise UsageError("--raw excludes --anomalies and --above, which compare calibrated answers")
     if out is None and (step is not None or tasks != 1):
         raise UsageError("--step, --task and --tasks need --out")
-    from ping_llm.answer.methods.pretrained import is_packaged
+    from ping_llm.model.packaged import is_packaged
 
     # The packaged model compares the results of a file with the rest of it, unless it is given other data.
     data = file if is_packaged(run) and data is None else data
@@ -358,7 +358,7 @@ def load_with(
     run: Path | None, data: Path | None, no_data: bool, context: Path | None
 ) -> "tuple[Model, Path | None]":
     """The model and the context that is left to read: the packaged model takes any file as its data."""
-    from ping_llm.answer.methods.pretrained import NAME, is_packaged
+    from ping_llm.model.packaged import NAME, is_packaged
 
     run = run or Path(NAME)
     if not is_packaged(run) or context is None:

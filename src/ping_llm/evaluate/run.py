@@ -18,7 +18,6 @@ from ping_llm.answer import network
 from ping_llm.answer.base import BaseModel
 from ping_llm.answer.grid import GRID
 from ping_llm.answer.methods.base import Answering
-from ping_llm.answer.methods.pretrained import NAME, is_packaged, packaged
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.model import Model
 from ping_llm.answer.network import ALSO_UNNAMED, Asking
@@ -39,6 +38,7 @@ from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.model.packaged import NAME, is_packaged, packaged
 from ping_llm.progress import Progress
 from ping_llm.splits.novelty import Novelty
 

@@ -5,8 +5,6 @@ with a crossed context (`answer.crossed`). All addresses are pseudonyms, so that
 networks the packaged model has been trained on. To fit it is to index the measurements.
 """
 
-from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -28,27 +26,16 @@ from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import hashed
+from ping_llm.model.packaged import NAME
 
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
-
-#: Its folder in the package, and its name wherever a run can be named.
-NAME = "base"
 
 #: Pseudonyms are random: so many keys are asked and their answers averaged.
 KEYS = 2
 
 #: Measurements of the context of a pair that was measured before.
 _TIMED_SIZE = 30
-
-
-def packaged() -> Path:
-    return Path(str(resources.files("ping_llm.model") / "packaged" / NAME))
-
-
-def is_packaged(source: str | Path) -> bool:
-    """Whether a run's name means the packaged model: a folder of that name goes before."""
-    return str(source) == NAME and not Path(NAME).exists()
 
 
 class Pretrained(Method):
