@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import threading
+from pathlib import Path
 
 import crash_matrix
 import numpy as np
@@ -15,6 +16,7 @@ from small_training import SMALL, STEPS, command, losses, start, wait_for, what_
 
 from ping_llm.errors import UsageError
 from ping_llm.model import ledger
+from ping_llm.model.packaged import packaged
 from ping_llm.train import runs
 from ping_llm.train.run import train
 
@@ -128,5 +130,19 @@ def test_weights_of_another_run(undisturbed, rows, tmp_path):
     )
     for name, array in before.items():
         np.testing.assert_allclose(after[name], array, atol=1e-6, err_msg=name)
-    with pytest.raises(UsageError, match="has no checkpoints"):
+    with pytest.raises(UsageError, match="has no weights"):
         train("tiny", words, run=tmp_path / "other", rows=rows, weights=tmp_path / "nothing")
+
+
+def test_weights_of_the_packaged_model(rows, tmp_path):
+    """An export has the weights of Hugging Face; MaxText begins with the same network."""
+    words = ["steps=2", "learning_rate=0.0", "network_batch_size=2", "enable_tensorboard=false"]
+    train("menog", words, run=tmp_path / "run", rows=rows, weights=Path("base"))
+    before, after = (
+        load_file(folder / "model.safetensors") for folder in (packaged(), tmp_path / "run/export")
+    )
+    for name, array in before.items():
+        np.testing.assert_allclose(after[name], array, atol=1e-6, err_msg=name)
+    with pytest.raises(UsageError, match="base_emb_dim 128, not "):
+        train("tiny", [*SMALL, "steps=2"], run=tmp_path / "other", rows=rows, weights=packaged())
+    assert not (tmp_path / "other").exists()

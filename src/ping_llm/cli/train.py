@@ -34,7 +34,9 @@ def fit(
     traceroutes: str = typer.Option(
         "off", "--traceroutes", help="Use of traceroutes: off, last (their destinations) or hops."
     ),
-    start: Path | None = typer.Option(None, "--from", help="Run whose weights training starts from."),
+    start: Path | None = typer.Option(
+        None, "--from", help="Run or export whose weights to start from, or base."
+    ),
     final: bool = typer.Option(
         False, "--final", help="Train on all data for the last quarter of the minutes, after the report."
     ),
@@ -135,7 +137,7 @@ def register_train(app: typer.Typer) -> None:
         rows: Path | None = typer.Option(None, "--rows", help="Probe rows to train on."),
         eval_rows: Path | None = typer.Option(None, "--eval-rows", help="Probe rows to evaluate on."),
         weights: Path | None = typer.Option(
-            None, "--weights", help="Run whose newest weights a new run starts from."
+            None, "--weights", help="Run or export whose weights a new run starts from, or base."
         ),
         minutes: float | None = typer.Option(
             None, "--minutes", help="Time budget instead of steps; needs lr_schedule_type=wsd."

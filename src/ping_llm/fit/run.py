@@ -31,6 +31,7 @@ from ping_llm.locks import LOCK_FILE, only_writer
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.parquet import read_measurements
+from ping_llm.model.packaged import NAME, is_packaged
 from ping_llm.splits.holdout import Splits, fitting, is_timeless, split
 from ping_llm.tables import counted
 
@@ -45,7 +46,7 @@ class Journal:
         asked = {
             "inputs": [str(Path(name).resolve()) for name in inputs],
             "options": json.loads(json.dumps(options.as_dict())),
-            "from": None if start is None else str(start.resolve()),
+            "from": None if start is None else NAME if is_packaged(start) else str(start.resolve()),
         }
         self._state: dict[str, Any] = {"format": FORMAT, **asked, "seconds": {}, "done": []}
         if self._path.exists():
@@ -104,7 +105,7 @@ def fit(
     Args:
       inputs: Atlas results, tables, or folders of measurements.
       say: told what is being done.
-      start: a run to begin with the weights of.
+      start: a run to begin with the weights of, an export, or `base`.
       world: the simulation's folder, where the data are simulated: the truth joins the report.
     """
     check_options(options, start, world)
@@ -124,9 +125,9 @@ def check_options(options: FitOptions, start: Path | None = None, world: Path | 
       UsageError: which, and why.
     """
     from ping_llm.ingest.options import IngestOptions
-    from ping_llm.model import ledger
     from ping_llm.simulate.world import World
     from ping_llm.train import settings
+    from ping_llm.train.first_weights import FirstWeights
 
     if options.minutes <= 0:
         raise UsageError(f"--minutes must be above 0, not {options.minutes:g}")
@@ -138,8 +139,8 @@ def check_options(options: FitOptions, start: Path | None = None, world: Path | 
         settings.find(options.config)
     for name in options.baselines:
         full_name(name)
-    if start is not None and not ledger.steps(start / "checkpoints"):
-        raise UsageError(f"{start} has no checkpoints: --from names the folder of a run that has some")
+    if start is not None:
+        FirstWeights.find(start, start)
     if world is not None:
         World.load(world)
 

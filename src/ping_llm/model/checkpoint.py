@@ -1,4 +1,4 @@
-"""Orbax checkpoints of MaxText → plain arrays under Hugging Face Llama names.
+"""Orbax checkpoints of MaxText ↔ plain arrays under Hugging Face Llama names.
 
 MaxText keeps projections as [in, heads, head_dim], stacks scanned layers on axis 1, and folds 1/√head_dim
 into the query kernel's initialisation instead of dividing the scores. Llama divides them, so the query
@@ -204,3 +204,55 @@ def _projection(name: str, kernel: np.ndarray, head_dim: int) -> np.ndarray:
         return kernel.reshape(-1, kernel.shape[-1]).T
     matrix = kernel.reshape(kernel.shape[0], -1).T
     return matrix * math.sqrt(head_dim) if "query" in name else matrix
+
+
+def from_llama(tensors: Tensors, config: ModelConfig, scanned: bool) -> Tensors:
+    """The inverse of `to_llama`.
+
+    Args:
+      scanned: whether the layers are stacked on axis 1, as MaxText keeps them with scan_layers.
+    """
+    params = {
+        "token_embedder/embedding": tensors["model.embed_tokens.weight"],
+        "decoder/decoder_norm/scale": tensors["model.norm.weight"],
+        "decoder/logits_dense/kernel": tensors["lm_head.weight"].T,
+    }
+    for theirs, ours in _LAYER_KERNELS.items():
+        layers = [
+            _kernel(theirs, tensors[f"model.layers.{index}.{ours}.weight"], config.head_dim)
+            for index in range(config.layers)
+        ]
+        if scanned:
+            params[f"decoder/layers/{theirs}"] = np.stack(layers, axis=1)
+        else:
+            params |= {f"decoder/layers_{index}/{theirs}": layer for index, layer in enumerate(layers)}
+    return {name: np.ascontiguousarray(array) for name, array in params.items()}
+
+
+def _kernel(name: str, matrix: np.ndarray, head_dim: int) -> np.ndarray:
+    """The inverse of `_projection`."""
+    if name.endswith("scale"):
+        return matrix
+    if name == "self_attention/out/kernel":
+        return matrix.T.reshape(-1, head_dim, matrix.shape[0])
+    if name.startswith("mlp/"):
+        return matrix.T
+    kernel = matrix.T.reshape(matrix.shape[1], -1, head_dim)
+    return kernel / math.sqrt(head_dim) if "query" in name else kernel
+
+
+def write(params: Tensors, step: Path) -> None:
+    """Write a checkpoint that `read` and MaxText's load_parameters_path read; it appears whole."""
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    import orbax.checkpoint as ocp
+
+    tree: dict[str, Any] = {}
+    for name, array in params.items():
+        *folders, leaf = name.split("/")
+        node = tree
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        node[leaf] = array
+    items = ocp.args.PyTreeSave({"params": {"params": tree}})
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        checkpointer.save(step.resolve(), ocp.args.Composite(items=items), force=True)

@@ -18,8 +18,9 @@ import yaml
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_text
 from ping_llm.locks import only_writer
-from ping_llm.model import doubts, ledger
+from ping_llm.model import doubts
 from ping_llm.train import made_with, runs, schedule, settings
+from ping_llm.train.first_weights import FirstWeights
 from ping_llm.train.processes import Hosts
 
 
@@ -63,7 +64,8 @@ def train(
         run: the run's folder; runs/CONFIG unless given.
         rows: the folder of probe rows to train on (network_train_files).
         eval_rows: that of the evaluation (network_eval_files).
-        weights: a run whose newest weights this one begins with; its optimizer begins anew.
+        weights: a run whose newest weights this one begins with, an export, or `base`; the
+            optimizer begins anew.
         minutes: a time budget instead of a number of steps, launch and export included: the learning rate
             stays, then falls, and the training ends in time. For lr_schedule_type wsd.
         hosts: this process among several.
@@ -79,7 +81,8 @@ def train(
     words = list(overrides)
     words += [f"network_train_files={rows.resolve()}"] if rows else []
     words += [f"network_eval_files={eval_rows.resolve()}"] if eval_rows else []
-    words += [f"load_parameters_path={_newest_weights(weights)}"] if weights else []
+    first = FirstWeights.find(weights, run) if weights else None
+    words += [f"load_parameters_path={first.path}"] if first else []
     hosts = hosts or Hosts()
     hosts.connect()
 
@@ -91,6 +94,8 @@ def train(
     full = seam.read_config(path, words, run)
     marks.append(("config", time.monotonic()))
     check(full)
+    if first:
+        first.check(full, hosts.count)
     asked = budgets.asked(full, settings.split_overrides(overrides), minutes) if minutes is not None else None
     data = made_with.data_of(full)
     given = set(yaml.safe_load(seam.own_keys(path, words)))
@@ -103,6 +108,8 @@ def train(
     with contextlib.ExitStack() as stack:
         if hosts.index == 0:
             stack.enter_context(only_writer(run, "train"))
+            if first and not made_with.begun(run):
+                first.write(full.scan_layers)
         about = {
             "process": runs.here(),
             "processes": hosts.count,
@@ -200,18 +207,6 @@ def _minutes(launch: _Launch, budget: Any, stops: Any) -> Any:
         if not session.decay_due:
             return session
         budget.decide(session.step + 1)
-
-
-def _newest_weights(run: Path) -> Path:
-    found = ledger.steps(run / "checkpoints")
-    if not found:
-        raise UsageError(f"{run} has no checkpoints: --weights names the folder of a run that has some")
-    newest = run / "checkpoints" / str(found[-1])
-    if fault := ledger.Ledger(run).fault(found[-1]):
-        raise UsageError(
-            f"{newest} is damaged ({fault}); remove it to begin with the weights of an earlier checkpoint"
-        )
-    return (newest / "items").resolve()
 
 
 def _spent(started: float, marks: list[tuple[str, float]]) -> dict[str, float]:

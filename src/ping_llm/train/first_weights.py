@@ -1,0 +1,92 @@
+"""The weights that a new run begins with: those of another run, of an export, or of the packaged model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ping_llm.errors import UsageError
+from ping_llm.model import checkpoint, export, ledger
+from ping_llm.model.packaged import is_packaged, packaged
+from ping_llm.train import settings
+
+#: Where an export's weights are written as a checkpoint, below the run.
+_FOLDER = "first-weights"
+
+#: What must be the same of both networks: MaxText's key, and ours. Lengths may differ.
+_SHAPE = {
+    "base_num_decoder_layers": "layers",
+    "base_emb_dim": "width",
+    "base_num_query_heads": "heads",
+    "base_num_kv_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "base_mlp_dim": "mlp_width",
+    "vocab_size": "vocabulary",
+}
+
+
+@dataclass(frozen=True)
+class FirstWeights:
+    """What MaxText loads before the first step.
+
+    Attributes:
+      path: of the checkpoint.
+      exported: what `write` makes it of; None: it exists.
+    """
+
+    path: Path
+    exported: export.Exported | None = None
+
+    @classmethod
+    def find(cls, source: Path, run: Path) -> "FirstWeights":
+        """Those of `source`, for the run in the folder; nothing is written.
+
+        Raises:
+          UsageError: there are none.
+        """
+        if is_packaged(source):
+            source = packaged()
+        steps = ledger.steps(source / "checkpoints")
+        if steps:
+            newest = source / "checkpoints" / str(steps[-1])
+            if fault := ledger.Ledger(source).fault(steps[-1]):
+                raise UsageError(
+                    f"{newest} is damaged ({fault}); remove it to begin with the weights of an earlier "
+                    "checkpoint"
+                )
+            return cls((newest / "items").resolve())
+        if not export.is_export(source):
+            raise UsageError(
+                f"{source} has no weights: give the folder of a run that has checkpoints, an export, or base"
+            )
+        return cls((run / _FOLDER / "items").resolve(), export.read(source))
+
+    def check(self, config: Any, processes: int = 1) -> None:
+        """Refuse weights of another shape, or with another meaning of RTT bytes."""
+        if self.exported is None:
+            return
+        if processes > 1:
+            # Orbax writes with all processes, and none may read before.
+            raise UsageError(
+                f"{processes} processes begin with the weights of a run, not with {self.exported.origin}: "
+                "train from it for one step with one process first"
+            )
+        ours = self.exported.config
+        differing = [
+            f"{key} {getattr(ours, name)}, not {getattr(config, key)}"
+            for key, name in _SHAPE.items()
+            if int(getattr(config, key)) != getattr(ours, name)
+        ]
+        options = settings.context_options(config).as_dict()
+        for key in ("rtt_encoding", "clip_limit_ms"):
+            theirs = self.exported.tokens.get(key, options[key])
+            if theirs != options[key]:
+                differing.append(f"network_{key} {theirs}, not {options[key]}")
+        if differing:
+            raise UsageError(f"the weights of {self.exported.origin} have {'; '.join(differing)}")
+
+    def write(self, scanned: bool) -> None:
+        """Write what MaxText will load, unless it is there."""
+        if self.exported is None or self.path.exists():
+            return
+        params = checkpoint.from_llama(self.exported.tensors, self.exported.config, scanned)
+        checkpoint.write(params, self.path.parent)
