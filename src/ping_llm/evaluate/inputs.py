@@ -12,7 +12,7 @@ from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.splits.check import check_held_out
 from ping_llm.splits.holdout import SplitOptions, Splits, fitting, given, split
-from ping_llm.splits.questions import Test, questions_of
+from ping_llm.splits.questions import DESTINATION_CONTEXT, SOURCE_CONTEXT, Test, questions_of
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class EvaluateOptions:
       splits: what is held out, where the data are not split already.
       queries: largest number of questions per test, drawn at random; 0 is all.
       source_context: numbers of known measurements of a new source, one test each.
+      destination_context: numbers of other sources whose result of a new destination is known, one test each:
+        for methods, and for the packaged model. A run is not told of them.
       context_sizes: numbers of context measurements to compare.
       context_queries: questions of that comparison, since every size costs a pass of the model.
       address_questions: addresses of each end and IP version that are completed, by best-first search, which
@@ -34,7 +36,8 @@ class EvaluateOptions:
 
     splits: SplitOptions = field(default_factory=SplitOptions)
     queries: int = 2000
-    source_context: tuple[int, ...] = (0, 1, 2, 5, 10, 30)
+    source_context: tuple[int, ...] = SOURCE_CONTEXT
+    destination_context: tuple[int, ...] = DESTINATION_CONTEXT
     context_sizes: tuple[int, ...] = (0, 1, 2, 5, 10, 30, 1000)
     context_queries: int = 200
     address_questions: int = 20
@@ -56,6 +59,10 @@ class EvaluationData:
     proof: dict  # counts that show what the tests share with the training data
     fingerprint: str
 
+    def learned(self, test: Test) -> Columns:
+        """What a method learns from before it is asked the questions of a test."""
+        return Columns.concatenate([self.train, test.learned]).sorted_by_time()
+
 
 def read(path: Path, options: EvaluateOptions) -> EvaluationData:
     """Read and split measurements, and draw the questions."""
@@ -70,7 +77,9 @@ def read(path: Path, options: EvaluateOptions) -> EvaluationData:
 
 def evaluation_data(splits: Splits, options: EvaluateOptions) -> EvaluationData:
     """The questions of a split."""
-    tests = questions_of(splits, options.queries, options.seed, options.source_context)
+    tests = questions_of(
+        splits, options.queries, options.seed, options.source_context, options.destination_context
+    )
     return EvaluationData(splits.train, tests, check_held_out(splits), splits.fingerprint)
 
 

@@ -41,7 +41,8 @@ _TESTS = {
     "sources": "The source is not in the training data. Only its newest measurements to other destinations "
     "may be used, as many as the name of the test says.",
     "destinations": "The destination is not in the training data, and no measurement of it may be used. The "
-    "source is known.",
+    "source is known. Where the name of the test says so, that many other sources have measured it once, "
+    "and methods learn from these results too.",
 }
 
 _FIGURES = {

@@ -35,7 +35,6 @@ from ping_llm.files import whole_file, write_json
 from ping_llm.ingest.tabled import as_tables
 from ping_llm.locks import only_writer
 from ping_llm.measurements.addresses import unpack
-from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.model.packaged import NAME, is_packaged, packaged
@@ -70,6 +69,8 @@ def evaluate(
       world: the simulation's folder, where the data are simulated: adds the truth.
       answers: a file to write every question and its answer to, one JSON object per line.
     """
+    if run is not None and not is_packaged(run):
+        options = replace(options, destination_context=())
     with as_tables([str(data_path)], out) as (table,):
         data = read(Path(table), options)
     return evaluate_data(data, out, options, run, world, answers)
@@ -123,7 +124,10 @@ def _evaluate(
             for test in data.tests:
                 path = out / "parts" / place / f"{_folder(test.name)}.npz"
                 part = Scores.stored(path, len(test.asked))
-                if part is None:
+                if part is None and len(test.learned):
+                    part = answer(build().fit(data.learned(test)), test)
+                    part.save(path)
+                elif part is None:
                     method = method or build().fit(data.train)
                     part = answer(method, test)
                     part.save(path)
@@ -139,7 +143,7 @@ def _evaluate(
             found = {name: Scores.stored(path, len(test.asked)) for name, path in paths.items()}
             known = {name: part for name, part in found.items() if part is not None}
             if len(known) < len(paths):
-                known = answer_by_run(load(), test, data.train)
+                known = answer_by_run(load(), test, data)
                 for name, part in known.items():
                     part.save(paths[name])
                 seconds["run"] = round(time.monotonic() - started, 1)
@@ -175,14 +179,14 @@ def _places(run: Path, load: Callable[[], Model]) -> dict[str, str]:
     return places
 
 
-def answer_by_run(model: Model, test: Test, train: Columns) -> dict[str, Scores]:
+def answer_by_run(model: Model, test: Test, data: EvaluationData) -> dict[str, Scores]:
     """Score the network, and the stack on the same answers of the network, which are computed once."""
     stack = model.stack
-    trained = Novelty.of(train) if stack is None else stack.network_trained
+    trained = Novelty.of(data.train) if stack is None else stack.network_trained
     parts: dict[str, list[Scores]] = {}
     queries = test.queries()
     if isinstance(model, BaseModel):
-        return _answer_by_base(model, test)
+        return _answer_by_base(model.about(data.learned(test)) if len(test.learned) else model, test)
     for start in range(0, len(queries), MODEL_CHUNK):
         rows = slice(start, start + MODEL_CHUNK)
         asked, rtt = queries.take(rows), test.asked.rtt[rows]
@@ -348,11 +352,17 @@ def _result(data, options, scores, context, run, load, located) -> dict:
     }
 
 
+#: Which baselines and tests run, and how intervals are drawn, changes no part.
+_FREE_OPTIONS = (
+    *("baselines", "replicates", "source_context", "destination_context", "context_sizes"),
+    *("address_questions", "places"),
+)
+
+
 def _claim(out: Path, data: EvaluationData, options: EvaluateOptions) -> None:
     """Parts of other data or options are not mixed with these."""
     settings = _plain(options)
-    # Which baselines run, and how intervals are drawn, changes no part.
-    for free in ("baselines", "replicates", "source_context", "context_sizes", "address_questions", "places"):
+    for free in _FREE_OPTIONS:
         settings.pop(free)
     key = {"format": FORMAT, "data": data.fingerprint, "options": settings}
     path = out / "parts" / "key.json"

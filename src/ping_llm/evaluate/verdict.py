@@ -39,11 +39,14 @@ METHODS = {
 
 
 def main_tests(tests: Iterable[str]) -> list[str]:
-    """One test per kind of question; of new sources the one with 10 known measurements, else the last."""
+    """One test per kind of question; of new sources the one with 10 known measurements, else the last.
+
+    New destinations are those that nobody has measured.
+    """
     chosen: dict[str, str] = {}
     for test in tests:
         kind = kind_of(test)
-        if chosen.get(kind) != "sources, 10 known":
+        if chosen.get(kind) not in ("sources, 10 known", "destinations"):
             chosen[kind] = test
     return list(chosen.values())
 
@@ -55,11 +58,11 @@ def kind_of(test: str) -> str:
 
 def title_of(test: str) -> str:
     """A test's name in words."""
-    known = re.fullmatch(r"sources, (\d+) known", test)
+    known = re.fullmatch(r"(sources|destinations), (\d+) known", test)
     if known is None:
         return _TITLES.get(test, test)
-    count = int(known[1])
-    return f"New sources with {count or 'no'} known measurement{'' if count <= 1 else 's'}"
+    count = int(known[2])
+    return f"New {known[1]} with {count or 'no'} known measurement{'' if count <= 1 else 's'}"
 
 
 def method_words(method: str, test: str) -> str:

@@ -300,6 +300,7 @@ def _evaluate(run: Path, splits: Splits, options: FitOptions, world: Path | None
         address_questions=options.address_questions,
         context_queries=options.context_queries,
         context_sizes=(0, 1, 5, 30),
+        destination_context=(),
         baselines=options.baselines or usable(),
         seed=options.seed,
     )

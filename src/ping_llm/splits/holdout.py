@@ -104,7 +104,7 @@ def split(data: Columns, options: SplitOptions | None = None) -> Splits:
     new_source = _hashed(data.src, options.seed, b"source") < options.sources
     new_destination = _hashed(data.dst, options.seed, b"destination") < options.destinations
     new_pair = _hashed(pair_bytes, options.seed, b"pair") < options.pairs
-    shown_half = _hashed(pair_bytes, options.seed, b"half") < 0.5
+    shown = shown_half(data, options.seed)
     if options.time < 1:
         late = data.time >= data.time[min(int(options.time * len(data)), len(data) - 1)]
     else:
@@ -121,12 +121,17 @@ def split(data: Columns, options: SplitOptions | None = None) -> Splits:
     held = late & ~new_destination
     kind[held & new_pair & ~new_source & known_source & known_destination] = KINDS.index("pairs")
     # An asked pair of a new source may be a held-out pair as well: nothing of it is visible either way.
-    kind[held & new_source & known_destination & ~shown_half] = KINDS.index("sources")
+    kind[held & new_source & known_destination & ~shown] = KINDS.index("sources")
     kind[late & new_destination & ~new_source & ~new_pair & known_source] = KINDS.index("destinations")
-    visible = kept | (new_source & shown_half & ~new_pair & ~new_destination)
+    visible = kept | (new_source & shown & ~new_pair & ~new_destination)
     result = Splits(options, data, train, visible, kind, options.time < 1)
     check_held_out(result)
     return result
+
+
+def shown_half(data: Columns, seed: int) -> np.ndarray:
+    """bool [n]: the half of the pairs that may be looked at, where the other half is asked about."""
+    return _hashed(pairs_of(data.src, data.dst), seed, b"half") < 0.5
 
 
 def given(train: Columns, test: Columns) -> Splits:
@@ -141,14 +146,14 @@ def given(train: Columns, test: Columns) -> Splits:
     is_train = (np.arange(len(data)) < len(train))[order]
     data = data.take(order)
     novelty = Novelty.of(data.take(is_train)).classes(data.src, data.dst)
-    shown_half = _hashed(pairs_of(data.src, data.dst), 0, b"half") < 0.5
+    shown = shown_half(data, 0)
     kind = np.full(len(data), -1, np.int8)
     new_source = novelty == Novelty.NEW_SOURCE
     kind[~is_train & (novelty == Novelty.KNOWN_PAIR)] = KINDS.index("later")
     kind[~is_train & (novelty == Novelty.NEW_PAIR)] = KINDS.index("pairs")
-    kind[~is_train & new_source & ~shown_half] = KINDS.index("sources")
+    kind[~is_train & new_source & ~shown] = KINDS.index("sources")
     kind[~is_train & (novelty == Novelty.NEW_DESTINATION)] = KINDS.index("destinations")
-    visible = is_train | (novelty == Novelty.KNOWN_PAIR) | (new_source & shown_half)
+    visible = is_train | (novelty == Novelty.KNOWN_PAIR) | (new_source & shown)
     timed = int(train.time.max()) < int(test.time.min())
     result = Splits(None, data, is_train, visible, kind, timed)
     check_held_out(result)

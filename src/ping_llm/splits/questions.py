@@ -1,16 +1,21 @@
 """Questions about held-out measurements: one test per kind, each with what it may look back on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
-from ping_llm.splits.holdout import KINDS, Splits, is_timeless
+from ping_llm.measurements.ids import pairs_of
+from ping_llm.splits.check import among
+from ping_llm.splits.holdout import KINDS, Splits, is_timeless, shown_half
 
 #: Of a new source, so many measurements may be looked at: one test each.
 SOURCE_CONTEXT = (0, 1, 2, 5, 10, 30)
+
+#: The same of a new destination: so many other sources have measured it.
+DESTINATION_CONTEXT = (10,)
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,7 @@ class Test:
       asked: the measurements, with their results.
       context: what may be looked back on.
       timed: whether only what is earlier may be. Without times that tell, everything visible is.
+      learned: what a method may learn from besides the training data; empty but for new destinations.
     """
 
     name: str
@@ -30,6 +36,7 @@ class Test:
     asked: Columns
     context: History
     timed: bool = True
+    learned: Columns = field(default_factory=Columns.empty)
 
     def queries(self) -> Queries:
         queries = self.asked.queries()
@@ -37,7 +44,11 @@ class Test:
 
 
 def questions_of(
-    splits: Splits, most: int, seed: int = 0, source_context: Sequence[int] = SOURCE_CONTEXT
+    splits: Splits,
+    most: int,
+    seed: int = 0,
+    source_context: Sequence[int] = SOURCE_CONTEXT,
+    destination_context: Sequence[int] = (),
 ) -> list[Test]:
     """The tests of a split, of at most `most` questions each (0: all), drawn at random."""
     history, timed = History(splits.visible), not is_timeless(splits.data)
@@ -53,6 +64,44 @@ def questions_of(
             ]
         else:
             tests.append(Test(kind, kind, asked, history, timed))
+        if kind == "destinations" and destination_context:
+            tests += _destinations_known(splits, destination_context, most, seed, history, timed)
+    return tests
+
+
+def _destinations_known(
+    splits: Splits, counts: Sequence[int], most: int, seed: int, history: History, timed: bool
+) -> list[Test]:
+    """New destinations that a few other sources have measured, each once.
+
+    The sources of a destination are halved as the destinations of a new source are: results of one half may
+    be learned from, the other half is asked about. Where the training data lie before the questions, so do
+    these results.
+    """
+    every = splits.test("destinations")
+    asked = every.take(~shown_half(every, seed))
+    if not len(asked):
+        return []
+    data = splits.data
+    known = among(data.dst, asked.dst) & among(data.src, splits.train.src) & shown_half(data, seed)
+    if splits.timed:
+        known &= data.time < every.time.min()
+    newest = data.take(known).take(slice(None, None, -1))
+    _, first = np.unique(pairs_of(newest.src, newest.dst), axis=0, return_index=True)
+    others = newest.take(np.random.default_rng(seed).permutation(np.sort(first)))
+    # The place of each result among those of its destination, in the drawn order.
+    group = np.unique(others.dst, axis=0, return_inverse=True)[1].ravel()
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(group.max(initial=-1) + 1))
+    place = np.empty(len(others), np.int64)
+    place[order] = np.arange(len(others)) - starts[group[order]]
+    tests = []
+    for count in counts:
+        learned = others.take(place < count)
+        enough = asked.take(among(asked.dst, others.dst[place == count - 1]))
+        if len(enough):
+            name, drawn = f"destinations, {count} known", _drawn(enough, most, seed)
+            tests.append(Test(name, "destinations", drawn, history, timed, learned.sorted_by_time()))
     return tests
 
 
