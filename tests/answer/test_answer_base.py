@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -149,6 +150,21 @@ def test_answers_do_not_depend_on_what_is_asked_together(plane):
             )
         assert one.failure == pytest.approx(alone.failure, rel=1e-6)
         assert one.rests_on["packaged"]
+
+
+def test_a_copy_of_it_answers_alike_wherever_it_is(plane, tmp_path):
+    """An export with a recipe is a model of this kind, under any name."""
+    folder = tmp_path / "mine"
+    shutil.copytree(packaged(), folder)
+    ingested = tmp_path / "pings.csv"
+    rows = [
+        (s, d, r, NOON + timedelta(minutes=m)) for s, d, r, m in _plane(left_out={(0, 3), (1, 4), (2, 5)})
+    ]
+    lines = [f"{src},{dst},{rtt},{when.isoformat()}" for src, dst, rtt, when in rows]
+    ingested.write_text("\n".join(["src_addr,dst_addr,rtt,event_time", *lines]) + "\n")
+    copied = ping_llm.load(folder, data=ingested).rtt("20.0.1.7", "50.3.1.9")
+    assert copied.distribution.median == plane.rtt("20.0.1.7", "50.3.1.9").distribution.median
+    assert copied.rests_on["packaged"]
 
 
 def test_a_measured_pair_is_answered_near_its_past(plane):

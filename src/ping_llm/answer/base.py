@@ -38,18 +38,16 @@ class BaseModel(Model):
     recipe: Recipe
 
     @classmethod
-    def packaged(cls, data: str | Path | bool = True) -> "BaseModel":
-        """The packaged model, about the data at a path if one is given."""
-        model = cls.of(packaged())
-        return model.about(_read(Path(data))) if isinstance(data, str | Path) else model
+    def packaged(cls) -> "BaseModel":
+        """The packaged model."""
+        return cls.at(packaged())
 
     @classmethod
-    def of(cls, folder: Path) -> "BaseModel":
-        """From an export with a recipe."""
-        plain = Model.load(folder, data=False)
-        model = cls(plain.engine, plain.encoding, plain.tokens, plain.origin)
+    def at(cls, folder: Path, data: str | Path | bool = True) -> "BaseModel":
+        """From an export with a recipe; about the data at a path if one is given."""
+        model = cls._loaded(folder)
         model.recipe = Recipe.load(folder)
-        return model
+        return model.about(_read(Path(data))) if isinstance(data, str | Path) else model
 
     def about(self, measurements: Columns) -> "BaseModel":
         """The same model, answering from these measurements."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import numpy as np
 
@@ -53,7 +53,7 @@ from ping_llm.model import export
 from ping_llm.model.config import ModelConfig
 from ping_llm.model.doubts import doubts
 from ping_llm.model.engine import Engine, keep_compiled
-from ping_llm.model.packaged import is_packaged
+from ping_llm.model.packaged import base_folder
 from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RttEncoding, rtt_encoding
 from ping_llm.tokens.vocab import RTT, Field
 
@@ -98,10 +98,20 @@ class Model:
           data: probe rows from which contexts are taken. True: those recorded in the run, if they still
             exist; False: none.
         """
-        if is_packaged(source):
+        if (folder := base_folder(source)) is not None:
             from ping_llm.answer.base import BaseModel
 
-            return BaseModel.packaged(data)
+            return BaseModel.at(folder, data)
+        loaded = cls._loaded(source)
+        if isinstance(data, (str, Path)):
+            loaded.data = Data(data)
+        elif data:
+            loaded._remember(Path(source))
+        return loaded
+
+    @classmethod
+    def _loaded(cls, source: str | Path) -> Self:
+        """Everything but data."""
         keep_compiled()
         model = export.read(source)
         try:
@@ -116,10 +126,6 @@ class Model:
         loaded = cls(engine, encoding, model.tokens, model.origin, stack)
         loaded.lost_to = _lost_to(model.stack)
         loaded.doubts = doubts(source)
-        if isinstance(data, (str, Path)):
-            loaded.data = Data(data)
-        elif data:
-            loaded._remember(Path(source))
         return loaded
 
     def _remember(self, run: Path) -> None:

@@ -25,14 +25,13 @@ from ping_llm.errors import PingError
 from ping_llm.files import write_json
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
-from ping_llm.model.packaged import NAME
+from ping_llm.model.packaged import NAME, RECIPE
 from ping_llm.splits.novelty import Novelty
 from ping_llm.splits.questions import Test
 
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
-FILE = "recipe.json"
 FORMAT = 1
 
 #: Components beside the network: what is fitted in seconds, one of each family.
@@ -99,11 +98,11 @@ class Recipe:
 
     def save(self, folder: Path) -> None:
         values = {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in asdict(self).items()}
-        write_json(folder / FILE, {"format": FORMAT, "recipe": values})
+        write_json(folder / RECIPE, {"format": FORMAT, "recipe": values})
 
     @classmethod
     def load(cls, folder: Path) -> "Recipe":
-        path = folder / FILE
+        path = folder / RECIPE
         try:
             stored = json.loads(path.read_text())
             if stored["format"] != FORMAT:

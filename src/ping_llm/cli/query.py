@@ -284,10 +284,10 @@ def score(
         raise UsageError("--raw excludes --anomalies and --above, which compare calibrated answers")
     if out is None and (step is not None or tasks != 1):
         raise UsageError("--step, --task and --tasks need --out")
-    from ping_llm.model.packaged import is_packaged
+    from ping_llm.model.packaged import base_folder
 
     # The packaged model compares the results of a file with the rest of it, unless it is given other data.
-    data = file if is_packaged(run) and data is None else data
+    data = file if base_folder(run) is not None and data is None else data
     if out is not None:
         if raw or anomalies is not None or above is not None or limit is not None or png is not None:
             raise UsageError("--out excludes --raw, --anomalies, --above, --limit and --png")
@@ -358,10 +358,10 @@ def load_with(
     run: Path | None, data: Path | None, no_data: bool, context: Path | None
 ) -> "tuple[Model, Path | None]":
     """The model and the context that is left to read: the packaged model takes any file as its data."""
-    from ping_llm.model.packaged import NAME, is_packaged
+    from ping_llm.model.packaged import NAME, base_folder
 
     run = run or Path(NAME)
-    if not is_packaged(run) or context is None:
+    if base_folder(run) is None or context is None:
         return load(run, data, no_data), context
     if data is not None:
         raise UsageError("--data and --context exclude each other: the packaged model answers from either")

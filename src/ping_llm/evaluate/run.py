@@ -21,7 +21,6 @@ from ping_llm.answer.methods.base import Answering
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.model import Model
 from ping_llm.answer.network import ALSO_UNNAMED, Asking
-from ping_llm.answer.recipe import FILE as RECIPE_FILE
 from ping_llm.answer.recipe import Answered
 from ping_llm.answer.show import moment_text
 from ping_llm.errors import PingError, UsageError
@@ -37,7 +36,7 @@ from ping_llm.locks import only_writer
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import NO_REPLY
-from ping_llm.model.packaged import NAME, is_packaged, packaged
+from ping_llm.model.packaged import NAME, RECIPE, base_folder
 from ping_llm.progress import Progress
 from ping_llm.splits.novelty import Novelty
 
@@ -69,7 +68,7 @@ def evaluate(
       world: the simulation's folder, where the data are simulated: adds the truth.
       answers: a file to write every question and its answer to, one JSON object per line.
     """
-    if run is not None and not is_packaged(run):
+    if run is not None and base_folder(run) is None:
         options = replace(options, destination_context=())
     with as_tables([str(data_path)], out) as (table,):
         data = read(Path(table), options)
@@ -150,7 +149,7 @@ def _evaluate(
             scores[test.name] |= known
             progress.advance(len(paths), note=f"run · {test.name}")
     context, whole = {}, {}
-    if run is not None and not is_packaged(run):
+    if run is not None and base_folder(run) is None:
         folder = out / "parts" / places["network"]
         context = _by_context_size(load, folder, data, options)
         whole = _whole_measurements(load, folder, data, options)
@@ -169,8 +168,8 @@ def _evaluate(
 
 def _places(run: Path, load: Callable[[], Model]) -> dict[str, str]:
     """The folders of a run's parts: of its network, and of its stack if it has one."""
-    if is_packaged(run):
-        made = f"{_weights_digest(packaged())}-{_recipe_digest()}"
+    if (folder := base_folder(run)) is not None:
+        made = f"{_weights_digest(folder)}-{_recipe_digest(folder)}"
         return {"network": f"base-network-{made}", "stack": f"base-{made}"}
     weights = _weights_digest(run)
     places = {"network": f"network-{weights}-{_manner_digest()}"}
@@ -435,8 +434,8 @@ def _stack_digest(model: Model) -> str:
     return hashlib.sha256((_manner_digest() + json.dumps(tree)).encode()).hexdigest()[:12]
 
 
-def _recipe_digest() -> str:
-    return hashlib.sha256((packaged() / RECIPE_FILE).read_bytes() + GRID.tobytes()).hexdigest()[:8]
+def _recipe_digest(folder: Path) -> str:
+    return hashlib.sha256((folder / RECIPE).read_bytes() + GRID.tobytes()).hexdigest()[:8]
 
 
 def _weights_digest(run: Path) -> str:

@@ -31,7 +31,7 @@ from ping_llm.locks import LOCK_FILE, only_writer
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.parquet import read_measurements
-from ping_llm.model.packaged import NAME, is_packaged
+from ping_llm.model.packaged import base_folder
 from ping_llm.splits.holdout import Splits, fitting, is_timeless, split
 from ping_llm.tables import counted
 
@@ -46,7 +46,7 @@ class Journal:
         asked = {
             "inputs": [str(Path(name).resolve()) for name in inputs],
             "options": json.loads(json.dumps(options.as_dict())),
-            "from": None if start is None else NAME if is_packaged(start) else str(start.resolve()),
+            "from": None if start is None else str((base_folder(start) or start).resolve()),
         }
         self._state: dict[str, Any] = {"format": FORMAT, **asked, "seconds": {}, "done": []}
         if self._path.exists():

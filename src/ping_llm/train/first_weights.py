@@ -6,7 +6,7 @@ from typing import Any
 
 from ping_llm.errors import UsageError
 from ping_llm.model import checkpoint, export, ledger
-from ping_llm.model.packaged import is_packaged, packaged
+from ping_llm.model.packaged import base_folder
 from ping_llm.train import settings
 
 #: Where an export's weights are written as a checkpoint, below the run.
@@ -43,8 +43,7 @@ class FirstWeights:
         Raises:
           UsageError: there are none.
         """
-        if is_packaged(source):
-            source = packaged()
+        source = base_folder(source) or source
         steps = ledger.steps(source / "checkpoints")
         if steps:
             newest = source / "checkpoints" / str(steps[-1])

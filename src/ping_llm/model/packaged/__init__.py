@@ -1,4 +1,4 @@
-"""The model in the package: where it is, and what it is called."""
+"""The model in the package, and others of its kind: what they are called, and where they are."""
 
 from importlib import resources
 from pathlib import Path
@@ -6,11 +6,20 @@ from pathlib import Path
 #: Its folder below this one, and its name wherever a run can be named.
 NAME = "base"
 
+#: What makes an export a model that answers about any data: how its network and simple methods are mixed.
+RECIPE = "recipe.json"
+
 
 def packaged() -> Path:
     return Path(str(resources.files(__name__) / NAME))
 
 
-def is_packaged(source: str | Path) -> bool:
-    """Whether a run's name means the packaged model: a folder of that name goes before."""
-    return str(source) == NAME and not Path(NAME).exists()
+def base_folder(source: str | Path) -> Path | None:
+    """The folder of a model of this kind, if that is what a run's name means.
+
+    `base` is the packaged one, unless there is a folder of that name.
+    """
+    path = Path(source)
+    if str(source) == NAME and not path.exists():
+        return packaged()
+    return path if (path / RECIPE).is_file() else None
