@@ -6,13 +6,16 @@ TEST_EXTRAS := train serve spark modal wandb onnx dev
 # Two workers fill the two cores that CI has; PYTEST_ARGS passes on what you want to add.
 PYTEST_ARGS ?= -n 2
 
-.PHONY: help setup system-packages demo test fuzz chaos lint format clean
+.PHONY: help setup setup-cuda system-packages demo test fuzz chaos lint format clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## make .venv with everything that training needs
 	@scripts/bootstrap.sh train
+
+setup-cuda: ## the same on a machine with NVIDIA GPUs: adds JAX's CUDA 12 wheels, 3 GB
+	@scripts/bootstrap.sh train cuda
 
 system-packages: ## as root: Slurm, Java and Chromium, which some tests use and pip cannot install
 	@scripts/system-packages.sh

@@ -12,6 +12,7 @@ Needs root and the packages slurm-wlm and munge; without them the tests that use
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
@@ -42,15 +43,22 @@ ReturnToService=2
 MpiDefault=none
 SchedulerParameters=sched_interval=1,bf_interval=1
 MinJobAge=3600
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs={cpus} RealMemory=8000 State=UNKNOWN
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs={cpus} RealMemory=8000 State=UNKNOWN
+GresTypes=gpu
+NodeName=DEFAULT CPUs={cpus} RealMemory=8000 Gres=gpu:4 State=UNKNOWN
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1}
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2}
+NodeName=large NodeHostname=large NodeAddr=127.0.0.1 Port=1 CPUs=64 RealMemory=256000 Gres=gpu:8 State=DOWN
+PartitionName=large Nodes=large MaxTime=INFINITE State=UP
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
 """
 
 
+_GPUS = (("n[1-2]", 3), ("large", 7))
+
+
 @dataclass(frozen=True)
 class SlurmCluster:
-    """Nodes n1 and n2 of two CPUs each."""
+    """Nodes n1 and n2 of two CPUs each, with devices for GPUs; jobs for the partition `large` only wait."""
 
     folder: Path
     environment: dict[str, str]
@@ -136,6 +144,11 @@ def slurm(tmp_path_factory) -> Iterator[SlurmCluster]:
             cpus=min(2, os.cpu_count() or 1),
         )
     )
+    for number in range(8):
+        # Slurm hands out devices that it finds: these are /dev/null under other names.
+        os.mknod(folder / f"nvidia{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    gpus = "".join(f"NodeName={nodes} Name=gpu File={folder}/nvidia[0-{last}]\n" for nodes, last in _GPUS)
+    (folder / "gres.conf").write_text(gpus)
     cluster = SlurmCluster(folder, environment)
     try:
         start(

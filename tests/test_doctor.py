@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -100,3 +101,16 @@ def test_bad_usage_ends_with_2_and_a_sentence():
     assert done.returncode == 2
     assert "no-such-room" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_gpu_that_jax_does_not_see_is_told_with_the_way_out(tmp_path):
+    """There is no GPU here: a program of the driver's name says that there is one, and no wheel for it."""
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 'NVIDIA H100, 81559 MiB'\n")
+    driver.chmod(0o755)
+    done = _run("doctor", "--json", env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    (found,) = [item for item in json.loads(done.stdout) if item["part"] == "accelerator"]
+    assert found["found"] == (
+        "NVIDIA H100, 81559 MiB, which JAX does not see: jax-cuda12-plugin, jax-cuda12-pjrt not installed"
+    )
+    assert (found["state"], found["remedy"]) == ("missing", "make setup-cuda")

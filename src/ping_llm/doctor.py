@@ -172,16 +172,34 @@ def _first_line(*command: str) -> str | None:
     return lines[0] if done.returncode == 0 and lines else None
 
 
+#: What `jax[cuda12]` adds to JAX.
+_CUDA_WHEELS = ("jax-cuda12-plugin", "jax-cuda12-pjrt")
+
+
 def _accelerators() -> Finding:
     purpose = "training more than the tiny model"
     gpu = _first_line("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
     if gpu:
-        return Finding("accelerator", gpu, "ok", purpose, f"{_install('cuda')}, for JAX to see it")
+        return _gpu(gpu, purpose)
     if any(Path("/dev").glob("accel*")):
         return Finding("accelerator", "TPU", "ok", purpose)
     return Finding(
         "accelerator", "none", "missing", purpose, "deploy/slurm or deploy/modal run on machines with GPUs"
     )
+
+
+def _gpu(name: str, purpose: str) -> Finding:
+    """Whether JAX can use the GPU that the driver shows."""
+    missing = [wheel for wheel in _CUDA_WHEELS if _installed_version(wheel) is None]
+    if missing:
+        found = f"{name}, which JAX does not see: {', '.join(missing)} not installed"
+        return Finding("accelerator", found, "missing", purpose, "make setup-cuda")
+    devices = _first_line(sys.executable, "-c", "import jax; print(jax.default_backend())")
+    if devices != "gpu":
+        found = f"{name}, which JAX does not see"
+        remedy = 'python -c "import jax; jax.devices()" says why; the driver may be too old for CUDA 12'
+        return Finding("accelerator", found, "differs", purpose, remedy)
+    return Finding("accelerator", f"{name}, which JAX sees", "ok", purpose)
 
 
 def _java() -> Finding:

@@ -7,10 +7,12 @@ import pytest
 from small_training import SMALL
 
 from ping_llm.contexts.batches import Batches
+from ping_llm.errors import UsageError
 from ping_llm.files import read_yaml
 from ping_llm.model.config import ModelConfig
 from ping_llm.train import runs, settings
 from ping_llm.train.estimate import plan
+from ping_llm.train.run import train
 
 # Minutes where the cores are shared; seconds where they are not.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -55,3 +57,12 @@ def test_a_packaged_config_is_what_its_header_says(config):
     )
     assert figures["parameters"] == network.parameters
     assert figures["tokens_per_step"] == keys["network_batch_size"] * keys["max_target_length"]
+
+
+def test_a_model_for_gpus_is_not_trained_on_cpus_unless_told(rows, tmp_path):
+    words = ["steps=3", "eval_interval=-1"]
+    with pytest.raises(
+        UsageError, match=r"21M parameters .*: 3 steps would take about .* hours.*--allow-cpu"
+    ):
+        train("20m", words, run=tmp_path / "run", rows=rows)
+    assert not (tmp_path / "run").exists()

@@ -149,6 +149,9 @@ def register_train(app: typer.Typer) -> None:
         process: int | None = typer.Option(
             None, envvar="PING_LLM_PROCESS", help="Index of this process, from 0."
         ),
+        allow_cpu: bool = typer.Option(
+            False, "--allow-cpu", help="Train a model of 10M parameters or more on CPUs."
+        ),
         plan: bool = typer.Option(
             False, "--plan", help="Print parameters, memory, FLOPs and steps without training."
         ),
@@ -188,6 +191,7 @@ def register_train(app: typer.Typer) -> None:
             weights=weights,
             minutes=minutes,
             hosts=Hosts.of(coordinator, processes, process),
+            allow_cpu=allow_cpu,
         )
         if as_json:
             print_json({**asdict(outcome), "run": str(outcome.run)})

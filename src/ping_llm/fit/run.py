@@ -269,7 +269,7 @@ def _train(
 ) -> None:
     from ping_llm.train.run import train
 
-    outcome = train(config, overrides, run=run, rows=rows, weights=start, minutes=minutes)
+    outcome = train(config, overrides, run=run, rows=rows, weights=start, minutes=minutes, allow_cpu=True)
     if outcome.state == "stopped":
         raise PingError(f"stopped after {outcome.step + 1} steps and saved: the same command resumes")
 

@@ -21,6 +21,7 @@ from ping_llm.locks import only_writer
 from ping_llm.model import doubts
 from ping_llm.train import made_with, runs, schedule, settings
 from ping_llm.train.first_weights import FirstWeights
+from ping_llm.train.hardware import refuse_cpu
 from ping_llm.train.processes import Hosts
 
 
@@ -55,6 +56,7 @@ def train(
     weights: Path | None = None,
     minutes: float | None = None,
     hosts: Hosts | None = None,
+    allow_cpu: bool = False,
 ) -> Outcome:
     """Train, or resume the run in the folder.
 
@@ -69,6 +71,7 @@ def train(
         minutes: a time budget instead of a number of steps, launch and export included: the learning rate
             stays, then falls, and the training ends in time. For lr_schedule_type wsd.
         hosts: this process among several.
+        allow_cpu: train a model for GPUs on CPUs, whatever it takes.
 
     Raises:
         UsageError: the config cannot work, or the run in the folder was made with another one; nothing in
@@ -96,6 +99,8 @@ def train(
     check(full)
     if first:
         first.check(full, hosts.count)
+    if not allow_cpu:
+        refuse_cpu(full, seam)
     asked = budgets.asked(full, settings.split_overrides(overrides), minutes) if minutes is not None else None
     data = made_with.data_of(full)
     given = set(yaml.safe_load(seam.own_keys(path, words)))

@@ -1,0 +1,50 @@
+"""Whether this machine can train a model: what its processors give, and what the model takes."""
+
+import time
+from typing import Any
+
+from ping_llm.errors import UsageError
+
+#: From so many parameters on, a training on CPUs takes days.
+GPU_PARAMETERS = 10_000_000
+
+#: Of the matrix products' speed, what a training of such a size reaches on CPUs.
+_REACHED = 0.5
+
+
+def refuse_cpu(config: Any, seam: Any) -> None:
+    """Refuse to train a model for GPUs where JAX has none.
+
+    Raises:
+        UsageError: with the hours that it would take.
+    """
+    import jax
+
+    heads = 2 * (config.num_query_heads + config.num_kv_heads) * config.head_dim
+    of_layers = config.num_decoder_layers * config.emb_dim * (heads + 3 * config.mlp_dim)
+    if of_layers < GPU_PARAMETERS or jax.default_backend() != "cpu":
+        return
+    sizes = seam.sizes(config)  # takes a second
+    flops = sizes["flops_per_device_step"] * jax.device_count() * config.steps
+    hours = flops / (_REACHED * matrix_flops()) / 3600
+    raise UsageError(
+        f"a model of {sizes['parameters'] / 1e6:.0f}M parameters is for GPUs, and JAX finds none here "
+        f"(`ping-llm doctor` says why): {config.steps:,} steps would take about {hours:,.0f} hours. "
+        "--allow-cpu trains all the same; tiny and menog are for CPUs"
+    )
+
+
+def matrix_flops(size: int = 1024, seconds: float = 0.2) -> float:
+    """FLOP/s of float32 matrix products on JAX's first device, measured: the best of a few tries."""
+    import jax
+    import jax.numpy as jnp
+
+    matrix = jnp.ones((size, size), jnp.float32)
+    product = jax.jit(lambda a, b: a @ b)
+    product(matrix, matrix).block_until_ready()
+    best, deadline = 0.0, time.monotonic() + seconds
+    while best == 0 or time.monotonic() < deadline:
+        begun = time.monotonic()
+        product(matrix, matrix).block_until_ready()
+        best = max(best, 2 * size**3 / max(time.monotonic() - begun, 1e-9))
+    return best
