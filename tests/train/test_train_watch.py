@@ -5,10 +5,12 @@ import math
 import struct
 
 import pytest
-from small_training import STEPS, losses
+from small_training import SMALL, STEPS, losses
 
 from ping_llm.contexts.batches import Batches
+from ping_llm.errors import UsageError
 from ping_llm.train import runs, token_loss
+from ping_llm.train.run import train
 
 # Minutes where the cores are shared; seconds where they are not.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -81,6 +83,8 @@ def test_wandb_offline_holds_the_losses(undisturbed):
         values = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
         if "learning/loss" in values:
             logged[record.history.step.num] = float(values["learning/loss"])
+        if record.HasField("run"):
+            assert record.run.project == "ping-llm"
     assert logged == pytest.approx(losses(undisturbed))
 
 
@@ -97,3 +101,13 @@ def test_a_finished_run_has_an_export(undisturbed):
     exported = json.loads((undisturbed / "export" / "config.json").read_text())
     assert exported["hidden_size"] == 32
     assert (undisturbed / "export" / "model.safetensors").exists()
+
+
+def test_wandb_without_a_key_is_one_sentence(rows, tmp_path, monkeypatch):
+    for name in ("WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    words = [*SMALL, "steps=2", "enable_wandb=true"]
+    with pytest.raises(UsageError, match=r"needs a key of Weights & Biases: set WANDB_API_KEY"):
+        train("tiny", words, run=tmp_path / "run", rows=rows)
+    assert not (tmp_path / "run").exists()

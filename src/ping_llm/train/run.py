@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import hashlib
 import os
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_text
 from ping_llm.locks import only_writer
 from ping_llm.model import doubts
-from ping_llm.train import made_with, runs, schedule, settings
+from ping_llm.train import made_with, runs, schedule, settings, wandb
 from ping_llm.train.first_weights import FirstWeights
 from ping_llm.train.hardware import refuse_cpu
 from ping_llm.train.processes import Hosts
@@ -150,7 +149,7 @@ class _Launch:
             write_text(self.run / "config.yml", self.seam.own_keys(self.path, self.words + words))
             runs.update(self.run, state=runs.RUNNING, message=None, steps=steps, **self.about)
         if config.enable_wandb:
-            _name_wandb_run(self.run)
+            wandb.name_run(self.run)
 
     def train(self, config: Any, session: Any) -> None:
         self.sessions.append(session)
@@ -286,19 +285,13 @@ def _disk_full(error: BaseException | None) -> bool:
     return False
 
 
-def _name_wandb_run(run: Path) -> None:
-    """W&B resumes a run of the same id, and writes into the run's folder."""
-    os.environ.setdefault("WANDB_DIR", str(run))
-    os.environ.setdefault("WANDB_RUN_ID", hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:12])
-    os.environ.setdefault("WANDB_SILENT", "true")
-
-
 def check(config: Any) -> None:
     """What MaxText would accept and our data would not."""
     from ping_llm.tokens.vocab import VOCABULARY_SIZE
 
     if config.steps < 1:
         raise UsageError(f"steps={config.steps} must be at least 1")
+    wandb.check(config)
     if config.dataset_type != settings.DatasetType.NETWORK:
         return
     if config.vocab_size != VOCABULARY_SIZE:

@@ -15,7 +15,7 @@ from maxtext.configs import pyconfig, types
 from maxtext.utils import maxtext_utils, model_creation_utils, train_utils
 
 from ping_llm.errors import UsageError
-from ping_llm.train import settings
+from ping_llm.train import settings, wandb
 
 DATASET_TYPE = settings.DatasetType.NETWORK
 
@@ -49,6 +49,8 @@ def read_config(path: Path, overrides: Iterable[str], run: Path) -> Any:
         "jax_cache_dir": given.get("jax_cache_dir", str(settings.compilation_cache() or "")),
         "log_config": given.get("log_config", "false"),
     }
+    if (merged | given).get("wandb_project_name", wandb.THEIR_PROJECT) == wandb.THEIR_PROJECT:
+        fixed["wandb_project_name"] = wandb.PROJECT
     fixed |= settings.per_device_batch_size(merged | given, jax.device_count())
     # JAX keeps programs that took a second to compile. MaxText's setup has many that take less; keeping them
     # too made the compiling of a second launch three times shorter (42 s to 14 s on two crowded cores).
