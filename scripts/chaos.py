@@ -5,11 +5,14 @@
 
 Each command runs undisturbed once. Then it is disturbed, and run again until it ends by itself: the result
 must be the same, byte for byte where the command is deterministic, and whatever failed in between must have
-ended with a sentence. Small disks and read-only folders are mounts of tmpfs, which only root can make.
-Results are kept in DIR/chaos.json: run again, only what is missing is done. Exits with 1 if anything differs.
+ended with a sentence. Downloads come from a server on loopback, and a watch reads a file that grows. Small
+disks and read-only folders are mounts of tmpfs, which only root can make. Results are kept in DIR/chaos.json:
+run again, only what is missing is done. Exits with 1 if anything differs.
 """
 
 import argparse
+import bz2
+import contextlib
 import hashlib
 import json
 import os
@@ -22,7 +25,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ping_llm.measurements.columns import Columns
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "fetch"))
+
+from atlas_server import AtlasServer
 
 PROGRAM = str(Path(sys.executable).with_name("ping-llm"))
 
@@ -45,17 +57,37 @@ class Subject:
       words: its command line for an output folder.
       outcome: what must be the same in the end, of that folder.
       weight: its share of the kills.
+      growing: the file that it reads while it grows, if it does: then it waits for more until it is killed.
     """
 
     words: Callable[[Path], list[str]]
     outcome: Callable[[Path], Any]
     weight: int
+    growing: "Growing | None" = None
 
 
-def subjects(base: Path) -> dict[str, Subject]:
-    """Every command, with inputs that `prepare` made below `base`."""
+class Growing:
+    """A file that is written while it is read, in pieces that end within lines."""
+
+    def __init__(self, path: Path, content: bytes):
+        self.path, self._content = path, content
+
+    def anew(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.path.write_bytes(b"")
+
+    def grow(self, share: float) -> None:
+        """Append until so much of the content is there; what is there stays."""
+        have, wanted = self.path.stat().st_size, int(share * len(self._content))
+        with self.path.open("ab") as file:
+            file.write(self._content[have:wanted])
+
+
+def subjects(base: Path, atlas: AtlasServer) -> dict[str, Subject]:
+    """Every command, with inputs that `prepare` made below `base`, and a server."""
     table, rows = str(base / "table"), str(base / "rows-in")
     config = [f"{key}={value}" for key, value in (_SMALL | _STEPS).items()]
+    growing = Growing(base / "growing.jsonl", (base / "stream.jsonl").read_bytes())
     evaluation = ["--queries", "60", "--baselines", "global,last,recent,by source,prefixes"]
     return {
         "ingest": Subject(
@@ -82,7 +114,35 @@ def subjects(base: Path) -> dict[str, Subject]:
             fitted,
             6,
         ),
+        "fetch atlas": Subject(
+            lambda out: ["fetch", "atlas", "--msm", "1001,1004", "--start", "2024-05-01",
+                         "--stop", "2024-05-06", "--window", "5", "--out", str(out), "--base-url", atlas.url],
+            downloads,
+            8,
+        ),
+        "fetch dump": Subject(
+            lambda out: ["fetch", "dump", *_DUMPS, "--out", str(out), "--base-url", atlas.url], downloads, 8
+        ),
+        "watch": Subject(
+            lambda out: ["watch", str(base / "watched"), str(growing.path), "--no-data", "--state", str(out)],
+            told,
+            10,
+            growing,
+        ),
     }  # fmt: skip
+
+
+_DUMPS = ("2024-05-01T07", "2024-05-01T08")
+
+
+def served() -> AtlasServer:
+    """Results and dumps, sent slowly enough for a kill to come in between."""
+    atlas, chance = AtlasServer(), random.Random(0)
+    for hour in _DUMPS:
+        path = f"{hour.partition('T')[0]}/ping-{hour}00.bz2"
+        atlas.dumps[path] = bz2.compress(chance.randbytes(2_000_000))
+    atlas.sent = lambda total: time.sleep(0.001)
+    return atlas
 
 
 def prepare(base: Path) -> None:
@@ -100,7 +160,8 @@ def prepare(base: Path) -> None:
     from ping_llm.train import settings
 
     simulate(base / "world", WorldOptions(measurements=60_000, probes=200, targets=30, days=6))
-    made = read_measurements(base / "world").to_arrow()
+    world = read_measurements(base / "world")
+    made = world.to_arrow()
     (base / "in").mkdir(exist_ok=True)
     for part in range(12):
         rows = made.slice(part * 5_000, 5_000).to_pylist()
@@ -113,11 +174,36 @@ def prepare(base: Path) -> None:
     build([str(base / "table")], base / "rows-in")
     config = ModelConfig(layers=4, width=256, heads=4, kv_heads=2, head_dim=64, mlp_width=512, max_length=256)
     export.write(config, random_tensors(config), {}, base / "model")
+    prepare_watch(base, world.take(slice(5_000)), made.slice(5_000))
     keys = _SMALL | _MINUTES
     tiny = settings.find("tiny").read_text().splitlines()
     lines = [line for line in tiny if line.partition(":")[0] not in {*keys, "steps"}]
     lines += [f"{key}: {value}" for key, value in keys.items()]
     (base / "small.yml").write_text("\n".join(lines) + "\n")
+
+
+def prepare_watch(base: Path, train: "Columns", stream: "pa.Table") -> None:
+    """A run of random weights with a stack, and a stream by time, with lines that are no results."""
+    from ping_llm.fit.calibrate import calibrate_columns
+    from ping_llm.model import export
+    from ping_llm.model.config import ModelConfig
+    from ping_llm.model.random import random_tensors
+    from ping_llm.splits.holdout import SplitOptions
+
+    config = ModelConfig(layers=2, width=32, heads=2, kv_heads=1, head_dim=16, mlp_width=48, max_length=256)
+    export.write(config, random_tensors(config), {}, base / "watched" / "export")
+    options = SplitOptions(0.8, 0.15, 0.2, 0.2, 2)
+    calibrate_columns(base / "watched", train, options, 40, ("prefixes", "pair recent"))
+    rows = stream.sort_by("event_time").to_pylist()
+    # Ten sources with about 2,700 results: a watch of half a minute, which saves its state every ten seconds.
+    sources = sorted({row["src_addr"] for row in rows})[:10]
+    lines = []
+    for number, row in enumerate(row for row in rows if row["src_addr"] in sources):
+        row["event_time"] = row["event_time"].timestamp()
+        lines.append(json.dumps({name: row[name] for name in ("src_addr", "dst_addr", "event_time", "rtt")}))
+        if number % 500 == 250:
+            lines.append(f"garbage {number}")
+    (base / "stream.jsonl").write_text("\n".join(lines) + "\n")
 
 
 def digest(data: bytes) -> str:
@@ -150,28 +236,41 @@ def fitted(run: Path) -> Any:
     return [all_bytes(run / "measurements"), all_bytes(run / "rows"), all_bytes(run / "train-rows")]
 
 
+def downloads(out: Path) -> Any:
+    """Every file, and what is recorded of it; the port of the server is another in every run."""
+    record = json.loads((out / ".fetch.json").read_bytes())
+    return [all_bytes(out) | {".fetch.json": ""}, record["files"]]
+
+
+def told(state: Path) -> dict[str, str]:
+    """What a watch has written of the stream: results, alarms and rejects."""
+    return {path.name: digest(path.read_bytes()) for path in sorted(state.glob("*.jsonl"))}
+
+
 class Chaos:
     """The trials of one folder, and what came of them."""
 
-    def __init__(self, base: Path, kills: int, seed: int):
+    def __init__(self, base: Path, kills: int, seed: int, atlas: AtlasServer):
         self.base, self.seed = base, seed
         self.path = base / "chaos.json"
-        self.subjects = subjects(base)
+        self.subjects = subjects(base, atlas)
         total = sum(subject.weight for subject in self.subjects.values())
         self.kills = {name: round(kills * one.weight / total) for name, one in self.subjects.items()}
         self.kills["ingest"] += kills - sum(self.kills.values())
         self.done: dict[str, dict[str, Any]] = json.loads(self.path.read_text()) if self.path.exists() else {}
 
-    def run(self) -> bool:
+    def run(self, only: list[str]) -> bool:
         for name, subject in self.subjects.items():
+            if only and name not in only:
+                continue
             for trial in (self.undisturbed, self.killed, self.two_writers, self.full_disk, self.read_only):
                 known = self.done.setdefault(name, {})
                 if trial.__name__ in known:
                     continue
                 started = time.monotonic()
                 out = self.base / "out" / name.replace(" ", "-")
-                shutil.rmtree(out, ignore_errors=True)
                 out.parent.mkdir(parents=True, exist_ok=True)
+                self._clear(subject, out)
                 known[trial.__name__] = trial(name, subject, out)
                 self.path.write_text(json.dumps(self.done, indent=1))
                 shown = {key: value for key, value in known[trial.__name__].items() if key != "outcome"}
@@ -180,7 +279,7 @@ class Chaos:
 
     def undisturbed(self, name: str, subject: Subject, out: Path) -> dict[str, Any]:
         self._finish(subject, out)  # compiles kernels where no process has before
-        shutil.rmtree(out)
+        self._clear(subject, out)
         started = time.monotonic()
         self._finish(subject, out)
         return {"seconds": round(time.monotonic() - started, 2), "outcome": subject.outcome(out),
@@ -193,11 +292,16 @@ class Chaos:
         seconds = self.done[name]["undisturbed"]["seconds"]
         while kills < self.kills[name] and tries < 10 * self.kills[name]:
             tries += 1
-            process = start(subject.words(out))
-            try:
-                process.wait(chance.uniform(0.2, 1.0) * seconds)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
+            follow = ["--follow"] if subject.growing else []
+            process = start([*subject.words(out), *follow])
+            ends = time.monotonic() + chance.uniform(0.2, 1.0) * seconds
+            while process.poll() is None and (left := ends - time.monotonic()) > 0:
+                if subject.growing:
+                    # Over all tries the file comes to its end.
+                    subject.growing.grow((kills + 1 - left / seconds) / self.kills[name])
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(min(left, 0.1) if subject.growing else left)
+            process.send_signal(signal.SIGKILL)
             _, errors = process.communicate()
             if process.returncode == -signal.SIGKILL:
                 kills += 1
@@ -207,13 +311,15 @@ class Chaos:
             wrong += process.returncode != 0 or not self._same(name, subject, out)
             if process.returncode:
                 say(f"{name}: {errors[-500:]}")
-            shutil.rmtree(out, ignore_errors=True)
+            self._clear(subject, out)
         self._finish(subject, out)
         wrong += not self._same(name, subject, out)
         return {"kills": kills, "ended_before": finished, "wrong": wrong, "ok": not wrong}
 
     def two_writers(self, name: str, subject: Subject, out: Path) -> dict[str, Any]:
         """Two at once: each ends with the whole result, or with the sentence about the other."""
+        if subject.growing:
+            subject.growing.grow(1.0)
         both = [start(subject.words(out)) for _ in range(2)]
         ends = [(process.communicate()[1], process.returncode) for process in both]
         said = [
@@ -234,6 +340,9 @@ class Chaos:
                 if not disk.mounted:
                     return {"skipped": disk.why}
                 there = disk.folder / out.name
+                self._clear(subject, there)
+                if subject.growing:
+                    subject.growing.grow(1.0)
                 process = start(subject.words(there))
                 errors = process.communicate()[1]
                 refused += process.returncode != 0
@@ -256,7 +365,14 @@ class Chaos:
                 say(f"{name}: {errors[-800:]}")
             return {"ok": process.returncode == 1 and is_sentence(errors)}
 
+    def _clear(self, subject: Subject, out: Path) -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        if subject.growing:
+            subject.growing.anew()
+
     def _finish(self, subject: Subject, out: Path) -> None:
+        if subject.growing:
+            subject.growing.grow(1.0)
         process = start(subject.words(out))
         errors = process.communicate()[1]
         if process.returncode:
@@ -335,12 +451,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Disturb every command that writes.")
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/chaos"))
     parser.add_argument("--kills", type=int, default=100, help="Number of kill -9 over all commands.")
+    parser.add_argument("--only", default="", help="Commands to disturb, with commas: ingest,watch.")
     parser.add_argument("--seed", type=int, default=0, help="Random seed of the moments.")
     options = parser.parse_args()
     base = options.folder.resolve()
     prepare(base)
-    chaos = Chaos(base, options.kills, options.seed)
-    good = chaos.run()
+    with served().running() as atlas:
+        chaos = Chaos(base, options.kills, options.seed, atlas)
+        good = chaos.run([name for name in options.only.split(",") if name])
     print(chaos.table())
     sys.exit(0 if good else 1)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ping_llm.answer import network, stacking, state
+from ping_llm.answer import network, own_past, stacking, state
 from ping_llm.answer import weights as weights_of
 from ping_llm.answer.answering import SimpleModel
 from ping_llm.answer.distribution import RttDistributions
@@ -328,6 +328,115 @@ def test_kinds_follow_what_is_known(data):
     assert {NAMES[kind] for kind in seen.kind} == {"known pair"}
 
 
+# --- a pair's own results
+
+
+def _one_past(rtts) -> tuple[Columns, History]:
+    """A question about one pair, and its results before it."""
+    count = len(rtts)
+    ends = np.full((count + 1, 16), 7, np.uint8)
+    columns = Columns(np.arange(count + 1) * 1000, ends, ends, np.array([*rtts, 50.0], float))
+    return columns.take(slice(count, None)), History(columns)
+
+
+def test_the_newest_replies_of_a_pair_come_first():
+    asked, history = _one_past([1.0, 2.0, NO_REPLY, *range(3, 12)])
+    found = own_past.newest(asked.queries(), history)
+    np.testing.assert_array_equal(found, [[11, 10, 9, 8, 7, 6, 5, 4]])
+    asked, history = _one_past([5.0, NO_REPLY])
+    np.testing.assert_array_equal(own_past.newest(asked.queries(), history), [[5.0] + 7 * [np.nan]])
+    assert np.isnan(own_past.newest(asked.queries(), History(asked))).all()
+
+
+@given(arrays(np.float64, (6, own_past.NEWEST), elements=st.one_of(st.floats(0, 3000), st.just(np.nan))))
+def test_the_likelihood_of_results_agrees_with_the_plain_one(results):
+    many = _random_distributions(np.random.default_rng(9), 6)
+    found = own_past.log_likelihood(many, results)
+    for row in range(6):
+        plain = 0.0
+        for rtt in results[row][~np.isnan(results[row])]:
+            half = max(own_past.WIDTH * rtt, 0.5)
+            below, above = np.interp([rtt - half, rtt + half], many.values[row], many.levels[row], 0.0, 1.0)
+            plain += np.log(max(above - below, 1e-4))
+        assert found[row] == pytest.approx(plain, abs=1e-6)
+
+
+def test_a_mixture_with_moved_weights_agrees_with_the_plain_one(stack, data):
+    """The plain way: every component's curve, `tempered` weights, and the sum."""
+    assert stack.past_power > 0
+    asked, history = data.take(slice(-60, None)).queries(), History(data)
+    known = evidence(asked, history, stack.trained)
+    parts = [stack.methods[name].predict(asked, history) for name in stack.components]
+    curves = np.stack([part.on(GRID) for part in parts], axis=1)
+    lost = np.stack([part.failure for part in parts], axis=1)
+    results = own_past.newest(asked, history)
+    past = np.stack([own_past.log_likelihood(part, results) for part in parts], axis=1)
+    assert (past < 0).any()
+    weights = own_past.tempered(stack.weights[known.cell], past, stack.components, stack.past_power)
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0)
+    replies = weights * (1 - lost)
+    levels = np.einsum("nc,ncg->ng", replies, curves) / replies.sum(axis=1, keepdims=True)
+    levels = recalibrated(levels, stack.shift[known.kind][:, None], stack.scale[known.kind][:, None])
+    found = stack.answer(None, asked, history).distributions
+    np.testing.assert_allclose(found.levels[:, 1:-1], levels[:, 1:-1], atol=1e-9)
+    np.testing.assert_allclose(found.failure, (weights * lost).sum(axis=1), atol=1e-9)
+
+
+@given(
+    arrays(np.float64, (5, 4), elements=st.floats(-20, 0)),
+    arrays(np.float64, (5, 4), elements=st.sampled_from([0.0, 0.1, 0.5])),
+    st.sampled_from([0.0, 0.25, 1.0]),
+)
+def test_weights_move_only_to_what_looks_at_the_past(past, weights, power):
+    names = ("vivaldi", "pair last", "network", "pair recent")
+    weights[:, 0] += 0.01
+    found = own_past.tempered(weights, past, names, power)
+    for row in range(5):
+        looking = [i for i in (1, 3) if weights[row, i] > 0] or [i for i in range(4) if weights[row, i] > 0]
+        best = max(past[row, i] for i in looking)
+        plain = weights[row].copy()
+        for i in range(4):
+            if i in (0, 2) and weights[row, i] > 0:
+                plain[i] *= min(1.0, np.exp(past[row, i] - best)) ** power
+        np.testing.assert_allclose(found[row], plain / plain.sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("better", [0, 1])
+def test_the_power_follows_the_held_out_questions(better):
+    """The results of the pair speak for the first component; the answers, for one or the other."""
+    count, names = 400, ("pair last", "vivaldi")
+    known = held(np.full(count, Novelty.KNOWN_PAIR), np.full(count, better), np.arange(count), 2)
+    past = np.tile([-0.5, -3.0], (count, 1))
+    weights = np.full((CELLS, 2), 0.5)
+    power = weights_of.fit_past_power(replace(known, past=past), weights, names)
+    assert power == (own_past.POWERS[-1] if better == 0 else own_past.POWERS[0])
+    new = held(np.full(count, Novelty.NEW_PAIR), np.full(count, better), np.arange(count), 2)
+    assert weights_of.fit_past_power(replace(new, past=past), weights, names) == own_past.DEFAULT
+    assert weights_of.fit_past_power(replace(known, past=0 * past), weights, names) == own_past.DEFAULT
+
+
+@pytest.mark.parametrize("count", [3, 8, 30])
+def test_no_component_outvotes_the_results_of_an_unusual_pair(data, count):
+    """Where no known pair was held out, half of the weight does not see them: the 5 % quantile was 15 ms."""
+    from ping_llm.fit.held_out import held_out
+
+    train, tests = held_out(data, OPTIONS, 60)
+    names = ("by destination", "vivaldi", "neighbours", "pair weighted", "pair recent", "pair last")
+    others = [test for test in tests if test.kind != "later"]
+    made = stacking.fit_stack(None, train, others, data, names)
+    assert made.past_power == own_past.DEFAULT
+    one = data.take(np.zeros(count + 1, int))
+    rtt = np.random.default_rng(count).uniform(455, 465, count + 1)
+    past = Columns(data.time.max() + 240_000_000 * np.arange(1, count + 2), one.src, one.dst, rtt)
+    asked = past.take(slice(count, None)).queries()
+    history = History(past)
+    low, middle, high = made.answer(None, asked, history).distributions.quantile([0.05, 0.5, 0.95])[0]
+    before = replace(made, past_power=0.0).answer(None, asked, history).distributions.quantile([0.05])[0, 0]
+    assert before < 300 < low < 460
+    assert 450 < middle < 470
+    assert high < 700
+
+
 # --- what is kept
 
 
@@ -365,6 +474,7 @@ def test_a_stack_comes_back_as_it_was(stack, data, tmp_path):
         lambda tree: tree["stack"].update(object="Popen"),
         lambda tree: tree.update(format=99),
         lambda tree: tree["stack"]["fields"].pop("scale"),
+        lambda tree: tree["stack"]["fields"].update(past_power=float("nan")),
         lambda tree: tree["stack"]["fields"]["components"]["list"].append("nobody"),
     ],
 )

@@ -1,6 +1,7 @@
 """An Atlas API and its dumps on loopback, with the faults of real servers."""
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,13 @@ from urllib.parse import parse_qs, urlsplit
 
 #: What a fault does: "cut", "short", "long", 500, 429 …; taken from the front, one per request.
 Fault = str | int
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that was killed is no error of the server."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class AtlasServer:
@@ -32,7 +40,7 @@ class AtlasServer:
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.total = 0
         self.sent: Callable[[int], None] = lambda total: None
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}/"
 
     def result(self, measurement: int, time: int, probe: int) -> bytes:

@@ -166,6 +166,14 @@ def test_a_dump_is_continued_where_the_connection_broke(atlas, dump, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".fetch.json", "ping-2024-05-01T0700.bz2"]
 
 
+def test_a_kill_after_a_dump_was_recorded_leaves_nothing_behind(atlas, dump, tmp_path):
+    fetch_dumps(hours_of("2024-05-01T07"), tmp_path, base_url=atlas.url, pace=QUICK)
+    before = contents(tmp_path)
+    (tmp_path / ".ping-2024-05-01T0700.bz2.part.json").write_text("{}")
+    fetch_dumps(hours_of("2024-05-01T07"), tmp_path, base_url=atlas.url, pace=QUICK)
+    assert contents(tmp_path) == before
+
+
 def test_a_dump_that_changes_meanwhile_is_begun_anew(atlas, dump, tmp_path):
     other = bz2.compress(random.Random(2).randbytes(120_000))
     atlas.faults = ["cut"]

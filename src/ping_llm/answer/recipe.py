@@ -20,7 +20,7 @@ from ping_llm.answer.methods.registry import make
 from ping_llm.answer.questions import AMOUNTS, CELLS, KINDS, NAMES
 from ping_llm.answer.stack import Stack
 from ping_llm.answer.stacking import ask, parts_of, recalibration, single_numbers
-from ping_llm.answer.weights import Held, fit_weights
+from ping_llm.answer.weights import Held, fit_past_power, fit_weights
 from ping_llm.errors import PingError
 from ping_llm.files import write_json
 from ping_llm.measurements.columns import Columns, Queries
@@ -67,6 +67,7 @@ class Recipe:
     scale: np.ndarray
     typical_share: np.ndarray
     point_methods: tuple[str, ...]
+    past_power: float
     about: dict[str, Any] = field(default_factory=dict)
 
     def stack(self, data: Columns, model: "Model") -> Stack:
@@ -84,6 +85,7 @@ class Recipe:
         return Stack(
             self.components, methods, weights, np.zeros(KINDS), self.shift, self.scale,
             self.typical_share, 0.0, FailureRates(data), trained, trained, self.about, self.point_methods,
+            self.past_power,
         )  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
@@ -143,8 +145,9 @@ def fit_recipe(
     held = Held.concatenate(several)
     _, weights = fit_weights(held, names)
     weights = (1 - _LEAST_SHARE) * weights + _LEAST_SHARE * (np.array(names) == NAME)
-    shift, scale = recalibration(held, weights)
-    draft = Recipe(tuple(names), weights, shift, scale, np.zeros(KINDS), ())
+    power = fit_past_power(held, weights, names)
+    shift, scale = recalibration(held, weights, names, power)
+    draft = Recipe(tuple(names), weights, shift, scale, np.zeros(KINDS), (), power)
     again = [
         (draft.with_methods(methods | {NAME: Answered(known)}, train), part)
         for train, methods, answers, parts in asked
@@ -159,6 +162,7 @@ def fit_recipe(
         scale,
         share,
         own,
+        power,
         {"studies": [name for name, _, _ in studies], "held_out": figures},
     )
 

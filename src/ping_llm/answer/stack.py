@@ -1,9 +1,9 @@
 """The answer that a user gets: the network and the simple methods, mixed and calibrated.
 
 A question's kind, and how much it can look back on, choose the weights; held-out questions of that kind have
-decided them (`stacking.py`). Then the mixture is recalibrated by the kind's two numbers, and its single
-number chosen by the kind's rule. Everything that this takes is kept beside the weights of the network, in a
-run and in an export: stack.json and stack.safetensors.
+decided them (`stacking.py`), and the pair's own results move them (`own_past.py`). Then the mixture is
+recalibrated by the kind's two numbers, and its single number chosen by the kind's rule. Everything that this
+takes is kept beside the weights of the network, in a run and in an export: stack.json and stack.safetensors.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ping_llm.answer import network, state
+from ping_llm.answer import network, own_past, state
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID, blurred, capped
 from ping_llm.answer.methods.base import FailureRates, Method
@@ -63,6 +63,8 @@ class Stack:
       typical_share: float64 [KINDS]: the single number is the middle of the densest share; 0: the median.
       point_methods: of each cell, the component whose single number is taken instead; empty: none. Empty in
         stacks that were written before it was known.
+      past_power: how far a pair's own results move its weights (`own_past`); 0: not at all, as in stacks that
+        were written before it was known.
       most_ms: no probability of the network above.
       rates: failures and measurements of each source, destination and pair that was trained on.
       trained: what the methods were fitted to; `network_trained`: what the network was trained on.
@@ -82,6 +84,7 @@ class Stack:
     network_trained: Novelty
     about: dict[str, Any] = field(default_factory=dict)
     point_methods: tuple[str, ...] = ()
+    past_power: float = 0.0
 
     def check(self) -> None:
         """Refuse stored values that do not fit together."""
@@ -98,6 +101,8 @@ class Stack:
             raise ValueError("a single number is that of a component that does not exist")
         if not (np.isfinite(by_kind).all() and (self.scale > 0).all() and (self.spread >= 0).all()):
             raise ValueError("a scale must be above 0, a spread at least 0")
+        if not 0 <= self.past_power <= 1:
+            raise ValueError("past_power must be from 0 to 1")
 
     def answer(self, model: "Model | None", queries: Queries, history: History) -> Answers:
         """The calibrated mixture for each question."""
@@ -135,11 +140,11 @@ class Stack:
     ) -> Answers:
         known = evidence(queries, history, self.trained)
         weights = self.weights[known.cell]
+        results = own_past.newest(queries, history)
         used = np.zeros(len(queries), np.int64)
-        failure, replies = np.zeros(len(queries)), np.zeros(len(queries))
-        levels = np.zeros((len(queries), len(GRID)))
         chosen = np.array(self.point_methods or [""] * CELLS)[known.cell]
         points = np.full(len(queries), np.nan)
+        past, asked = np.zeros(weights.shape), []
         for number, name in enumerate(self.components):
             rows = np.flatnonzero(weights[:, number] > 0)
             if not len(rows):
@@ -155,6 +160,13 @@ class Stack:
                 curve, lost = answers.on(GRID), answers.failure
             if (wanted := chosen[rows] == name).any():
                 points[rows[wanted]] = answers.point[wanted]
+            if self.past_power > 0:
+                past[rows, number] = own_past.log_likelihood(answers, results[rows])
+            asked.append((number, rows, curve, lost))
+        weights = own_past.tempered(weights, past, self.components, self.past_power)
+        failure, replies = np.zeros(len(queries)), np.zeros(len(queries))
+        levels = np.zeros((len(queries), len(GRID)))
+        for number, rows, curve, lost in asked:
             share = weights[rows, number]
             failure[rows] += share * lost
             replies[rows] += share * (1 - lost)
@@ -192,6 +204,7 @@ class Stack:
                 "spread": float(self.spread[kind]),
                 "shift": float(self.shift[kind]),
                 "scale": float(self.scale[kind]),
+                "past_power": self.past_power if kind == Novelty.KNOWN_PAIR else 0.0,
                 "point": [
                     method
                     or (f"densest {self.typical_share[kind]:.0%}" if self.typical_share[kind] else "median")

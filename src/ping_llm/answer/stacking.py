@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ping_llm.answer import network
+from ping_llm.answer import network, own_past
 from ping_llm.answer.grid import GRID, capped
 from ping_llm.answer.methods.base import FailureRates, Method
 from ping_llm.answer.methods.registry import make
 from ping_llm.answer.questions import AMOUNTS, CELLS, KINDS, NAMES, Evidence, evidence
 from ping_llm.answer.stack import NETWORK, Stack, recalibrated
-from ping_llm.answer.weights import COARSE, Held, bin_ends, fit_weights, products_of
+from ping_llm.answer.weights import COARSE, Held, bin_ends, fit_past_power, fit_weights, products_of
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Filter, Ids, pairs_of
@@ -106,11 +106,12 @@ def fit_stack(
     components = ((NETWORK,) if model is not None else ()) + tuple(names)
     more = [_ask_methods(names, learned, parts_of(asked), most_ms) for learned, asked in further]
     spread, weights = fit_weights(held, components, Held.concatenate(more) if more else None)
+    power = fit_past_power(held, weights, components)
     draft = Stack(
         components, fitted, weights, spread, np.zeros(KINDS), np.ones(KINDS), np.zeros(KINDS), most_ms,
-        FailureRates(network_train), trained, trained,
+        FailureRates(network_train), trained, trained, past_power=power,
     )  # fmt: skip
-    shift, scale = recalibration(held, draft.weights)
+    shift, scale = recalibration(held, draft.weights, components, power)
     draft = replace(draft, shift=shift, scale=scale)
     share, own, figures = single_numbers([(draft, part) for part in parts], held)
     used = [i for i, name in enumerate(components) if name == NETWORK or (weights[:, i] > 0).any()]
@@ -155,11 +156,13 @@ def ask(
 ) -> Held:
     """Ask every component every held-out question."""
     known, failure, below, curves, products, points = [], [], [], [], [], []
+    results, past = [], []
     with Progress("held-out questions", sum(len(part.rtt) for part in parts)) as progress:
         for part in parts:
             known.append(evidence(part.queries, part.context, trained))
             at = bin_ends(part.rtt)
-            lost, levels, on_grid, point = [], [], [], []
+            results.append(own_past.newest(part.queries, part.context))
+            lost, levels, on_grid, point, seen = [], [], [], [], []
             if model is not None:
                 own = network.curves(model, part.queries, part.context, trained)
                 own = replace(own, levels=capped(own.levels, most_ms).astype(np.float32))
@@ -167,15 +170,18 @@ def ask(
                 lost.append(own.failure)
                 levels.append(_interpolated(own.levels, at))
                 on_grid.append(own.levels[:, ::COARSE])
+                seen.append(own_past.log_likelihood(own.distributions(), results[-1]))
                 point.append(own.distributions().median)
             for method in fitted.values():
                 answers = method.predict(part.queries, part.context)
                 lost.append(answers.failure)
                 levels.append(np.stack([answers.cdf(column) for column in at.T], axis=1))
                 on_grid.append(answers.on(GRID[::COARSE]).astype(np.float32))
+                seen.append(own_past.log_likelihood(answers, results[-1]))
                 point.append(answers.point)
             failure.append(np.stack(lost, axis=1))
             points.append(np.stack(point, axis=1))
+            past.append(np.stack(seen, axis=1))
             below.append(np.stack(levels, axis=1))
             products.append(products_of(np.stack(on_grid, axis=1), part.rtt))
             progress.advance(len(part.rtt))
@@ -197,6 +203,8 @@ def ask(
         np.concatenate(products),
         network.Curves.concatenate(curves) if curves else None,
         np.concatenate(points),
+        np.concatenate(results),
+        np.concatenate(past),
     )
 
 
@@ -204,9 +212,13 @@ def _interpolated(levels: np.ndarray, at: np.ndarray) -> np.ndarray:
     return np.stack([np.interp(x, GRID, row) for x, row in zip(at, levels, strict=True)])
 
 
-def recalibration(held: Held, by_cell: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Shift and scale of each kind, for a mixture with these weights."""
-    weights = by_cell[held.known.cell] * (1 - held.failure)
+def recalibration(
+    held: Held, by_cell: np.ndarray, components: Sequence[str], past_power: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shift and scale of each kind, for a mixture with these weights, moved by the pairs' own results."""
+    assert held.past is not None
+    weights = own_past.tempered(by_cell[held.known.cell], held.past, components, past_power)
+    weights = weights * (1 - held.failure)
     replies = np.maximum(weights.sum(axis=1), 1e-300)
     mixture = np.einsum("nc,ncp->np", weights, held.below) / replies[:, None]
     shift, scale = np.zeros(KINDS), np.ones(KINDS)

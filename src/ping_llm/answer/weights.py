@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ping_llm.answer import network
-from ping_llm.answer.distribution import bits_of
-from ping_llm.answer.grid import FLOOR_MS, GRID, SHIFTS, shifts
+from ping_llm.answer import network, own_past
+from ping_llm.answer.distribution import RttDistributions, bits_of
+from ping_llm.answer.grid import FLOOR_MS, GRID, SHIFTS, blurred, shifts
 from ping_llm.answer.questions import AMOUNTS, CELLS, KINDS, Evidence
 from ping_llm.answer.stack import NETWORK
 from ping_llm.measurements.schema import NO_REPLY
@@ -46,6 +46,8 @@ class Held:
     products: np.ndarray  # [n, components, components]: w'Ew is the CRPS of a mixture with reply weights w
     curves: network.Curves | None
     points: np.ndarray | None = None  # [n, components]: each one's own single number, ms
+    results: np.ndarray | None = None  # [n, NEWEST]: the pair's newest results
+    past: np.ndarray | None = None  # [n, components]: each one's log-likelihood of them
 
     @property
     def asked(self) -> np.ndarray:
@@ -59,8 +61,10 @@ class Held:
     def without_network(self) -> "Held":
         """Without the first component."""
         failure, below, products = self.failure[:, 1:], self.below[:, 1:], self.products[:, 1:, 1:]
-        points = None if self.points is None else self.points[:, 1:]
-        return replace(self, failure=failure, below=below, products=products, curves=None, points=points)
+        points, past = (None if each is None else each[:, 1:] for each in (self.points, self.past))
+        return replace(
+            self, failure=failure, below=below, products=products, curves=None, points=points, past=past
+        )
 
     @classmethod
     def concatenate(cls, several: Sequence["Held"]) -> "Held":
@@ -73,9 +77,10 @@ class Held:
             name: np.concatenate([getattr(held, name) for held in several])
             for name in ("rtt", "failure", "below", "products")
         }
-        points = [held.points for held in several if held.points is not None]
-        if len(points) == len(several):
-            joined["points"] = np.concatenate(points)
+        for name in ("points", "results", "past"):
+            known_of = [each for held in several if (each := getattr(held, name)) is not None]
+            if len(known_of) == len(several):
+                joined[name] = np.concatenate(known_of)
         known = Evidence.concatenate([held.known for held in several])
         return cls(**joined, known=known, ends=np.concatenate(ends), curves=None)
 
@@ -175,6 +180,10 @@ def _blur_network(held: Held, probability: np.ndarray) -> np.ndarray:
                 best = (bits, candidate, tried, below)
         if best is not None and best[3] is not None:
             _, spread[kind], probability[rows], held.below[rows, 0] = best
+            if held.past is not None and held.results is not None:
+                curves = blurred(held.curves.levels[rows].astype(np.float64), np.full(len(rows), best[1]))
+                answers = RttDistributions(np.broadcast_to(GRID, curves.shape), curves, np.zeros(len(rows)))
+                held.past[rows, 0] = own_past.log_likelihood(answers, held.results[rows])
     asked = held.asked
     for kind in np.flatnonzero(~asked).tolist():
         spread[kind] = max((spread[other] for other in _nearest(kind, asked)), default=0.0)
@@ -222,6 +231,27 @@ def _by_cell(
         present = _nearest(kind, asked)
         out[kind * AMOUNTS : (kind + 1) * AMOUNTS] = by_kind[present or [kind]].mean(axis=0)
     return out
+
+
+def fit_past_power(held: Held, by_cell: np.ndarray, components: Sequence[str]) -> float:
+    """The power of a pair's own results (`own_past`) with the least bits + log2 mean CRPS.
+
+    As for weights, questions count as many as they have ends; a power that is half or twice the default is
+    one standard deviation from it.
+    """
+    assert held.past is not None
+    rows = np.flatnonzero((held.known.kind == Novelty.KNOWN_PAIR) & (held.past < 0).any(axis=1))
+    if not len(rows):
+        return own_past.DEFAULT
+    probability = np.maximum(_probability(held)[rows], 2.0**-40)
+    size, costs = len(np.unique(held.ends[rows])), []
+    for power in own_past.POWERS:
+        weights = own_past.tempered(by_cell[held.known.cell[rows]], held.past[rows], components, power)
+        nats = -np.log(np.einsum("nc,nc->n", probability, weights)).mean()
+        crps = np.einsum("nc,ncd,nd->n", weights, held.products[rows], weights).mean()
+        nats += _CRPS_SHARE * np.log(max(float(crps), 1e-12))
+        costs.append(size * float(nats) + 0.5 * np.log2(power / own_past.DEFAULT) ** 2)
+    return own_past.POWERS[int(np.argmin(costs))]
 
 
 def _nearest(kind: int, asked: np.ndarray) -> list[int]:

@@ -44,7 +44,9 @@ def fetch_dumps(
         for hour in dict.fromkeys(hours):
             name = f"{kind}-{hour:%Y-%m-%dT%H}00.bz2"
             names.append(name)
-            if not folder.is_done(name):
+            if folder.is_done(name):
+                _about(folder.aside(name)).unlink(missing_ok=True)  # a kill after `finish` left it
+            else:
                 _download(server, folder, f"{hour:%Y-%m-%d}/{name}", name)
             progress.advance(note=name)
         entries = [folder.files[name] for name in names]

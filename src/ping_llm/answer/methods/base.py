@@ -163,7 +163,7 @@ ENOUGH = 60
 
 
 #: Shares of the marginal to choose from.
-_SHARES = (0.005, 0.01, BACKGROUND, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
+SHARES = (0.005, 0.01, BACKGROUND, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 
 
 class PointMethod(Method):
@@ -182,6 +182,13 @@ class PointMethod(Method):
 
     def failure(self, queries: Queries, context: History) -> np.ndarray:
         return self.failures.by_ends(queries)
+
+    def background_share(
+        self, queries: Queries, context: History, novelty: np.ndarray, values: np.ndarray
+    ) -> np.ndarray:
+        """float64 [n]: the share of the marginal in each answer; `values` are the method's own, at LEVELS."""
+        share: np.ndarray = self._weights[novelty]
+        return share
 
     def newness(self, queries: Queries, context: History) -> np.ndarray:
         """int64 [n]: how new each query is to the method, a class of `Novelty`."""
@@ -210,7 +217,8 @@ class PointMethod(Method):
         novelty = self.newness(queries, context)
         values = _spread(predicted, self._residuals[group * Novelty.COUNT + novelty])
         failure = self.failure(queries, context)
-        out = mixed(values, LEVELS, self.background, self._weights[novelty], failure)
+        share = self.background_share(queries, context, novelty, values)
+        out = mixed(values, LEVELS, self.background, share, failure)
         # The share of the marginal and the shift minimise bits; the point estimate stays the method's own.
         return RttDistributions(out.values, out.levels, failure, point=np.maximum(predicted, 0.0))
 
@@ -247,8 +255,8 @@ class PointMethod(Method):
 
 def best_share(own: np.ndarray, wide: np.ndarray) -> float:
     """The share of the marginal that costs the fewest bits, from the probabilities of what happened."""
-    shares = np.array(_SHARES)[:, None]
-    return _SHARES[int(np.argmin(bits_of((1 - shares) * own + shares * wide).mean(axis=1)))]
+    shares = np.array(SHARES)[:, None]
+    return SHARES[int(np.argmin(bits_of((1 - shares) * own + shares * wide).mean(axis=1)))]
 
 
 def _spread(predicted: np.ndarray, residuals: np.ndarray) -> np.ndarray:

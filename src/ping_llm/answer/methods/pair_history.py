@@ -10,8 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from ping_llm.answer import own_past
+from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.methods import pair_kernels
-from ping_llm.answer.methods.base import Medians, PointMethod
+from ping_llm.answer.methods.base import LEVELS, SHARES, Medians, PointMethod
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History, Ranges
 from ping_llm.measurements.ids import Ids, pairs_of
@@ -20,6 +22,9 @@ from ping_llm.splits.novelty import Novelty
 # Groups of equally good predictions: a past of 1, 2–3, 4–7, 8+ values × spread of the recent ones.
 _COUNT_EDGES = np.array([2, 4, 8])
 _SPREAD_EDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.3])
+#: How far a pair's newest results move the share of the marginal in its answer (`own_past`). On later
+#: questions of v6-path-inflation and dense-series it takes 0.003 to 0.015 bits and 0.2 to 0.8 % of the CRPS.
+_PAST_POWER = 0.125
 _HISTORY_GROUPS = (len(_COUNT_EDGES) + 1) * (len(_SPREAD_EDGES) + 1)
 
 _KINDS = {
@@ -41,14 +46,17 @@ class PairHistory(PointMethod):
     """
 
     paper = 'Paxson, "End-to-end routing behavior in the Internet", SIGCOMM 1996 (paths persist)'
-    revision = 3
+    revision = 4
     groups: ClassVar[int] = _HISTORY_GROUPS + 1
+    #: 0 in methods that were fitted before it was known.
+    past_power: float = 0.0
 
     def __init__(self, kind: str = "last"):
         self.kind = kind
         self.name = f"pair {kind}"
 
     def learn(self, train: Columns) -> None:
+        self.past_power = _PAST_POWER
         replies = train.take(train.replied)
         self._medians = Medians(replies)
         # Of each pair what was trained on: its median, how many replies, how much they vary.
@@ -71,6 +79,25 @@ class PairHistory(PointMethod):
         unknown = count == 0
         point = np.where(unknown, self._medians.fallback(queries), point)
         return point, np.where(unknown, _HISTORY_GROUPS, group)
+
+    def background_share(
+        self, queries: Queries, context: History, novelty: np.ndarray, values: np.ndarray
+    ) -> np.ndarray:
+        """Less of the marginal where it does not expect what the pair has measured."""
+        share = super().background_share(queries, context, novelty, values)
+        if not self.past_power:
+            return share
+        results = own_past.newest(queries, context)
+        zeros = np.zeros(len(share))
+        own = RttDistributions(values, LEVELS, zeros)
+        wide = RttDistributions(
+            self.background.values, self.background.levels, zeros, np.zeros(len(share), np.int64)
+        )
+        past = np.stack([own_past.log_likelihood(each, results) for each in (wide, own)], axis=1)
+        moved = own_past.tempered(
+            np.stack([share, 1 - share], axis=1), past, ("", self.name), self.past_power
+        )
+        return np.minimum(share, np.maximum(moved[:, 0], SHARES[0]))
 
     def newness(self, queries: Queries, context: History) -> np.ndarray:
         """A pair with a past to look at is known, whether it was trained on or not."""
