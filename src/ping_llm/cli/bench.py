@@ -240,6 +240,14 @@ def watch(
     ),
     world: Path | None = typer.Option(None, "--world", help="Folder of the simulation that they are of."),
     shuffled: bool = typer.Option(False, "--shuffled", help="Shuffle each pair's results in time first."),
+    rates: str = typer.Option(
+        "0.1,1,10",
+        "--false-alarms-per-day",
+        help="With --detection: false alarms per day to state, separated by commas. One watch for each.",
+    ),
+    data: Path | None = typer.Option(
+        None, "--data", help="With --detection: earlier measurements, as `watch --data`."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Measure results per second of `watch`; or how soon it finds changes, beside two simple rules."""
@@ -252,7 +260,8 @@ def watch(
             raise UsageError("--detection needs a run")
         from ping_llm.bench.detection import measured
 
-        figures = measured(run, detection, world, shuffled)
+        stated = tuple(float(part) for part in rates.split(","))
+        figures = measured(run, detection, world, shuffled, stated, data)
         if as_json:
             print_json(figures)
             return
