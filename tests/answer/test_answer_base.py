@@ -293,7 +293,6 @@ def test_an_explanation_from_a_context_is_that_from_the_same_data(base):
 def test_plan_needs_no_run(base, file):
     made = _printed("plan", "--data", file, "--src", "20.0.1.7", "--dst", "50.3.1.9,50.2.1.9", "--budget", 1)
     assert len(made["measurements"]) == 1
-    assert made["after"] < made["before"]
     questions = [Question.of("20.0.1.7", dst) for dst in ("50.3.1.9", "50.2.1.9")]
     assert json.loads(json.dumps(base.plan(questions, 1, data=file).as_dict())) == made
 
