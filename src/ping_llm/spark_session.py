@@ -1,11 +1,17 @@
-"""The Spark session of a command, and what an error of Spark means."""
+"""The Spark session of a command, work that it spreads, and what an error of Spark means."""
 
+import contextlib
 import os
 import re
 import sys
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ping_llm.errors import PingError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def spark_session(name: str, master: str | None) -> tuple[Any, bool]:
@@ -34,6 +40,32 @@ def spark_session(name: str, master: str | None) -> tuple[Any, bool]:
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.sql.adaptive.enabled", "false")
     return builder.getOrCreate(), True
+
+
+def each_on_spark(name: str, master: str | None, count: int, work: Callable[[int], None]) -> None:
+    """Call `work` with 0 … count - 1 on the workers; Spark calls it again where a worker was lost.
+
+    Args:
+      work: is pickled. Relative paths in it are those of the folder that the command was started in.
+    """
+    session, own = spark_session(name, master)
+    here = str(Path.cwd())
+
+    def run(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        for batch in batches:
+            with contextlib.chdir(here):
+                for number in batch.column(0).to_pylist():
+                    work(number)
+            yield batch
+
+    try:
+        numbers = session.createDataFrame([(number,) for number in range(count)], "number int")
+        numbers.repartition(count, "number").mapInArrow(run, "number int").collect()
+    except Exception as error:
+        raise PingError(f"Spark failed: {cause_of(error)}") from error
+    finally:
+        if own:
+            session.stop()
 
 
 def cause_of(error: Exception) -> str:

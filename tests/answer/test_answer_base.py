@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 import ping_llm
 from ping_llm.answer.base import BaseModel
-from ping_llm.answer.context import Question
+from ping_llm.answer.context import Context, Question
 from ping_llm.answer.crossed import Crossed, CrossedQuestion, Result, crossed_prompts, own_results
 from ping_llm.answer.methods.base import FLOOR_MS
 from ping_llm.answer.methods.pretrained import Pretrained
 from ping_llm.answer.recipe import Recipe
-from ping_llm.cli import app
+from ping_llm.cli import app, decide
 from ping_llm.cli import query as query_commands
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements.addresses import Prefix, pack_one
@@ -29,6 +29,7 @@ from ping_llm.tokens.rtt import rtt_encoding
 from ping_llm.tokens.vocab import Field
 
 query_commands.register(app)
+decide.register(app)
 
 COMPACT = rtt_encoding("compact", 1000.0)
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -259,6 +260,58 @@ def test_query_without_anything_says_what_is_missing():
     result = CliRunner().invoke(app, ["query", "rtt", "--src", "20.0.1.7", "--dst", "50.3.1.9"])
     assert result.exit_code != 0
     assert "never seen your network" in str(result.exception) + result.output
+
+
+def _printed(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in (*arguments, "--json")])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_rank_needs_no_run(file):
+    asked = ["--src", "20.0.1.7,20.1.1.7", "--dst", "50.3.1.9,50.2.1.9,50.1.1.9"]
+    made = _printed("rank", "--context", file, *asked)
+    assert made == _printed("rank", "base", "--data", file, *asked)
+    model = ping_llm.load("base", data=file)
+    assert made == json.loads(json.dumps(model.rank(asked[1].split(","), asked[3].split(",")).as_dict()))
+
+
+def test_a_ranking_rests_on_the_measurements_of_all_sources(base):
+    context = [
+        ping_llm.Measurement(event_time=NOON, src_addr=src, dst_addr=dst, rtt=rtt)
+        for src, dst, rtt, _ in _plane(left_out={(0, 3)})
+    ]
+    made = base.rank("20.0.1.7", ["50.3.1.9", "50.2.1.9"], context=context)
+    first = next(candidate for candidate in made.candidates if candidate.dst == "50.3.1.9")
+    assert first.answers[0].rests_on["destination_measurements"] == 11
+
+
+def test_explain_needs_no_run_and_tells_what_other_sources_did(base, file):
+    asked = ["--src", "20.0.1.7", "--dst", "50.3.1.9", "--top", 2]
+    made = _printed("explain", "--context", file, *asked)
+    assert len(made["measurements"]) == 2
+    alone = made["alternatives"][-1]
+    assert alone["rests_on"] == "nothing of other sources"
+    own = base.about(_columns([row for row in _plane(left_out={(0, 3)}) if row[0] == "20.0.1.7"]))
+    assert alone["median_ms"] == pytest.approx(own.rtt("20.0.1.7", "50.3.1.9").distribution.median, rel=1e-4)
+
+
+def test_an_explanation_from_a_context_is_that_from_the_same_data(base):
+    rows = [row for row in _plane(left_out={(0, 3)}) if row[0] == "20.0.1.7"]
+    columns = _columns(rows)
+    context = Context.of(columns.src, columns.dst, columns.time, columns.rtt)
+    given = base.explain(Question.of("20.0.1.7", "50.3.1.9", context=context), left_out=1)
+    known = base.about(columns).explain(Question.of("20.0.1.7", "50.3.1.9"), left_out=1)
+    assert given.as_dict() == known.as_dict()
+    with pytest.raises(UsageError, match="never seen your network"):
+        base.explain(Question.of("20.0.1.7", "50.3.1.9"))
+
+
+def test_plan_needs_no_run(base, file):
+    made = _printed("plan", "--data", file, "--src", "20.0.1.7", "--dst", "50.3.1.9,50.2.1.9", "--budget", 1)
+    assert len(made["measurements"]) == 1
+    questions = [Question.of("20.0.1.7", dst) for dst in ("50.3.1.9", "50.2.1.9")]
+    assert json.loads(json.dumps(base.plan(questions, 1, data=file).as_dict())) == made
 
 
 def test_results_of_a_file_are_scored_by_the_rest_of_it(file):

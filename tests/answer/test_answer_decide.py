@@ -72,7 +72,7 @@ def test_an_explanation_leaves_out_one_measurement_at_a_time(asked):
     )
     assert first.moved_ms == pytest.approx(made.answer.distribution.median - first.answer.distribution.median)
     without = model.rtt_many([replace(question, context=Context.empty())])[0]
-    assert made.alternatives[0].rests_on == "no measurements"
+    assert made.alternatives[0].rests_on == "no measurements of the source"
     assert made.alternatives[0].answer.distribution.median == without.distribution.median
 
 

@@ -15,6 +15,7 @@ import pytest
 from atlas_results import ping, write_lines
 from ingest_program import program, tree
 from slurm_cluster import slurm  # noqa: F401
+from spark_workers import spark_workers
 
 from ping_llm.bench.ingest import result_line
 from ping_llm.errors import PingError, UsageError
@@ -134,22 +135,3 @@ def test_spark_gives_the_same_bytes_also_when_a_worker_is_killed(tmp_path, monke
     watcher.join()
     assert killed
     assert tree(tmp_path / "out") == tree(tmp_path / "one")
-
-
-def spark_workers():
-    """Python workers of Spark below this process: children of a daemon, which is a Python too."""
-    parents, python = {}, set()
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if b"pyspark.daemon" in (path / "cmdline").read_bytes():
-                python.add(int(path.name))
-        except OSError:
-            continue
-
-    def is_below(one):
-        while one in parents and one != os.getpid():
-            one = parents[one]
-        return one == os.getpid()
-
-    return [one for one in python if parents[one] in python and is_below(one)][:1]

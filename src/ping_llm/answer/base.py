@@ -12,9 +12,12 @@ from typing import Any, NoReturn
 
 from ping_llm.answer.answering import RAW, STACK, RttAnswer
 from ping_llm.answer.context import Context, Question
+from ping_llm.answer.explain import LEFT_OUT, MOST, Explanation, Influence
 from ping_llm.answer.files import read_columns
 from ping_llm.answer.model import Known, Model
 from ping_llm.answer.past import Data
+from ping_llm.answer.plan import Plan
+from ping_llm.answer.rank import Ranking
 from ping_llm.answer.recipe import MOST_MEASUREMENTS, Recipe
 from ping_llm.answer.stack import NETWORK
 from ping_llm.errors import PingError, UsageError
@@ -69,6 +72,35 @@ class BaseModel(Model):
             return super().rtt(src, dst, at, context, **how)
         return self.about(_columns(context)).rtt(src, dst, at, **how)
 
+    def rank(self, src: Any, dst: Any, at: Any = None, context: Any = None, **how: Any) -> Ranking:
+        """As of any model. The context may be of any sources: all of it is answered from."""
+        if context is None:
+            return super().rank(src, dst, at, **how)
+        return self.about(_columns(context)).rank(src, dst, at, **how)
+
+    def explain(self, question: Question, *, left_out: int = LEFT_OUT) -> Explanation:
+        """As of any model; and what the answer would be without the measurements of other sources."""
+        if self.data is None:
+            if question.context is None or not len(question.context):
+                raise UsageError(_NOTHING)
+            known = self.about(question.context.columns())
+            return known.explain(replace(question, context=None), left_out=left_out)
+        made = super().explain(question, left_out=left_out)
+        own = self.data.context(question, MOST) if question.context is None else question.context
+        if not len(own):
+            return made
+        (answer,) = self.about(own.columns()).rtt_many([replace(question, context=None)])
+        alone = Influence.of("nothing of other sources", made.answer, answer)
+        return replace(made, alternatives=(*made.alternatives, alone))
+
+    def plan(
+        self, questions: Any, budget: int, candidates: Any = None, *, data: Any = None, **how: Any
+    ) -> Plan:
+        """As of any model."""
+        if data is None:
+            return super().plan(questions, budget, candidates, **how)
+        return self._on(data).plan(questions, budget, candidates, **how)
+
     def rtt_stream(
         self,
         questions: Sequence[Question],
@@ -82,13 +114,15 @@ class BaseModel(Model):
         if all_orders:
             raise UsageError("the packaged model states fields in one order")
         if data is not None:
-            columns = data.columns() if isinstance(data, Data) else _read(Path(data))
-            return self.about(columns).rtt_stream(questions, raw=raw, method=method)
+            return self._on(data).rtt_stream(questions, raw=raw, method=method)
         if self.stack is None:
             return self._from_contexts(questions, raw, method)
         alone = raw or method in (RAW, NETWORK)
         made = super().rtt_stream(questions, method=NAME if alone else method)
         return ((index, _from_data(answer)) for index, answer in made)
+
+    def _on(self, data: Data | str | Path) -> "BaseModel":
+        return self.about(data.columns() if isinstance(data, Data) else _read(Path(data)))
 
     def _knows_no_addresses(self, *arguments: Any, **options: Any) -> NoReturn:
         raise UsageError(

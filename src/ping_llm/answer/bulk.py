@@ -9,6 +9,7 @@ measurements in memory, about 100 bytes each.
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from ping_llm.files import whole_file, write_json
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.columns import NO_TIME, Columns
 from ping_llm.progress import Progress
+from ping_llm.spark_session import each_on_spark
 
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
@@ -67,13 +69,7 @@ def score_days(
     """
     if step not in (None, "score", "finish") or not 0 <= task < tasks:
         raise UsageError(f"--step {step}, --task {task} of {tasks}: steps are score and finish, tasks from 0")
-    measured = read_columns(path, needs=NEEDS)
-    if (measured.time == NO_TIME).any():
-        raise UsageError(
-            f"{path} has measurements without a time, which no day holds; score it without --out"
-        )
-    days = measured.time // _DAY_US
-    each = np.unique(days).tolist()
+    measured, days, each = _read(path)
     _claim(out, run, measured)
     if step != "finish":
         # The largest first, dealt in turn.
@@ -87,6 +83,51 @@ def score_days(
     if step == "score":
         return None
     return _finish(out, each, len(measured))
+
+
+def score_on_spark(
+    run: Path, data: Path | bool, path: Path, out: Path, master: str | None = None
+) -> dict[str, Any]:
+    """The same on Spark, a day per partition; a worker loads the model and the input once.
+
+    Args:
+      data: of `Model.load`, on the workers.
+      master: such as yarn; None: what spark-submit or the environment says.
+    """
+    measured, _, each = _read(path)
+    _claim(out, run, measured)
+    waiting = [day for day in each if not _file(out, day).exists()]
+    if waiting:
+        work = partial(_score_on_worker, run, data, path, out, waiting)
+        each_on_spark("ping-llm score", master, len(waiting), work)
+    return _finish(out, each, len(measured))
+
+
+def _score_on_worker(
+    run: Path, data: Path | bool, path: Path, out: Path, waiting: Sequence[int], number: int
+) -> None:
+    file = _file(out, waiting[number])
+    if not file.exists():
+        model, measured, days = _loaded(run, data, path)
+        _score_day(model, measured, np.flatnonzero(days == waiting[number]), file)
+
+
+@lru_cache(maxsize=1)
+def _loaded(run: Path, data: Path | bool, path: Path) -> "tuple[Model, Columns, np.ndarray]":
+    from ping_llm.answer.model import Model
+
+    return Model.load(run, data=data), *_read(path)[:2]
+
+
+def _read(path: Path) -> tuple[Columns, np.ndarray, list[int]]:
+    """Measurements, the day of each, and the days."""
+    measured = read_columns(path, needs=NEEDS)
+    if (measured.time == NO_TIME).any():
+        raise UsageError(
+            f"{path} has measurements without a time, which no day holds; score it without --out"
+        )
+    days = measured.time // _DAY_US
+    return measured, days, np.unique(days).tolist()
 
 
 def _file(out: Path, day: int) -> Path:

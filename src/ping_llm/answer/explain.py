@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LEFT_OUT = 20
 
 #: Of the context at most so many measurements are kept, the most relevant ones.
-_MOST = 2000
+MOST = 2000
 
 #: Bytes of the prefixes that are asked about instead of the addresses: /16, and /48 of IPv6.
 _PREFIX_BYTES = {4: 2, 6: 6}
@@ -48,6 +48,12 @@ class Influence:
     answer: RttAnswer
     moved_ms: float
     bits: float
+
+    @classmethod
+    def of(cls, rests_on: str, full: RttAnswer, answer: RttAnswer) -> "Influence":
+        """What the answer with less is beside the full one."""
+        moved = full.distribution.median - answer.distribution.median
+        return cls(rests_on, answer, moved, divergence(full.distribution, answer.distribution))
 
     def as_dict(self) -> dict[str, Any]:
         median = self.answer.distribution.median
@@ -84,14 +90,14 @@ def explain(
         raise UsageError("an rtt question needs a destination")
     context = question.context
     if context is None:
-        context = data.context(question, _MOST) if data is not None else Context.empty()
+        context = data.context(question, MOST) if data is not None else Context.empty()
         question = replace(question, context=context)
     of_pair = _of_pair(context, dst)
     asked: list[tuple[str, Question]] = [
-        ("no measurements", replace(question, context=Context.empty())),
+        ("no measurements of the source", replace(question, context=Context.empty())),
         ("only the pair's own past", replace(question, context=context.take(of_pair))),
         ("all but the pair's own past", replace(question, context=context.take(~of_pair))),
-        ("no measurements, and only the networks of both addresses", _by_prefix(question)),
+        ("no measurements of the source, and only the networks of both addresses", _by_prefix(question)),
     ]
     several = 0 < int(of_pair.sum()) < len(context)
     asked = [each for number, each in enumerate(asked) if several or number in (0, 3)]
@@ -101,10 +107,7 @@ def explain(
         rest = context.take(everything[everything != number])
         asked.append((f"all but {_words(context, number)}", replace(question, context=rest)))
     full, *others = model.rtt_many([question, *(each for _, each in asked)])
-    made = [
-        Influence(words, answer, full.distribution.median - answer.distribution.median, _bits(full, answer))
-        for (words, _), answer in zip(asked, others, strict=True)
-    ]
+    made = [Influence.of(words, full, answer) for (words, _), answer in zip(asked, others, strict=True)]
     count = len(asked) - len(most_relevant)
     strongest = sorted(made[count:], key=lambda influence: -influence.bits)
     return Explanation(full, tuple(strongest), tuple(made[:count]))
@@ -134,10 +137,6 @@ def _words(context: Context, number: int) -> str:
     time = int(context.time[number])
     when = f" at {moment_text(time)}" if time >= 0 else ""
     return f"{result} to {unpack_one(context.dst[number].tobytes())}{when}"
-
-
-def _bits(full: RttAnswer, other: RttAnswer) -> float:
-    return divergence(full.distribution, other.distribution)
 
 
 def divergence(right: RttDistribution, wrong: RttDistribution, most: float = 40.0) -> float:

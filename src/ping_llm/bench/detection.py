@@ -265,18 +265,27 @@ def measure(
     return out
 
 
-#: What `measured` compares.
-_RATES, _KS, _LIMITS = (0.1, 1.0, 10.0), (3.0, 5.0, 8.0, 12.0), (150.0, 250.0)
+#: The simple rules that `measured` compares with.
+_KS, _LIMITS = (3.0, 5.0, 8.0, 12.0), (150.0, 250.0)
 
 
-def measured(run: Path, data: Path, world: Path | None, shuffled: bool) -> dict[str, Any]:
+def measured(
+    run: Path,
+    data: Path,
+    world: Path | None,
+    shuffled: bool,
+    rates: Sequence[float],
+    past: Path | None = None,
+) -> dict[str, Any]:
     """Figures of all rules on the results of a file or folder, with changes added at known times.
 
     Args:
       world: folder of the simulation that the results are of.
       shuffled: shuffle each pair's results in time, and add nothing: every alarm is false.
+      rates: false alarms per day, one watch for each.
+      past: earlier measurements that the model answers from, as `--data` of `watch`.
     """
-    model = Model.load(run, data=False)
+    model = Model.load(run, data=past or False)
     columns = read_stream(data).sorted_by_time()
     if shuffled:
         pair, random = Ids(pairs_of(columns.src, columns.dst)).of_rows, np.random.default_rng(0)
@@ -286,7 +295,7 @@ def measured(run: Path, data: Path, world: Path | None, shuffled: bool) -> dict[
     else:
         stream = Stream.of(columns, None if world is None else World.load(world))
     wanted = sum(change.wanted for change in stream.changes)
-    rules = measure(model, stream, _RATES, _LIMITS, _KS)
+    rules = measure(model, stream, rates, _LIMITS, _KS)
     return {"results": len(columns), "days": stream.days, "changes": wanted, "rules": rules}
 
 

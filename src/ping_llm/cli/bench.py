@@ -228,6 +228,25 @@ def serve(
 
 
 @bench.command()
+def score(
+    run: str = typer.Argument("base", help="Run, or base, which answers from the measurements themselves."),
+    data: Path | None = typer.Option(None, "--data", help="Folder of measurements.  [default: simulated]"),
+    measurements: int = typer.Option(4_000, help="Measurements to simulate, where --data is not given."),
+    processes: int = typer.Option(2, min=2, help="Processes of the second turn, each on a core of its own."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure `query score --out`: measurements per second on one core, and by several processes."""
+    from ping_llm.bench.score import ScoreBench, measure
+    from ping_llm.tables import print_json, table
+
+    figures = measure(ScoreBench(run, data, measurements, processes))
+    if as_json:
+        print_json(figures)
+    else:
+        print(table([(name.replace("_", " "), value) for name, value in figures.items()]))
+
+
+@bench.command()
 def watch(
     run: Path | None = typer.Argument(None, help="Run.  [default: random weights of the config tiny]"),
     results: int = typer.Option(60_000, help="Results of the stream. The first half is not timed."),
@@ -240,6 +259,14 @@ def watch(
     ),
     world: Path | None = typer.Option(None, "--world", help="Folder of the simulation that they are of."),
     shuffled: bool = typer.Option(False, "--shuffled", help="Shuffle each pair's results in time first."),
+    rates: str = typer.Option(
+        "0.1,1,10",
+        "--false-alarms-per-day",
+        help="With --detection: false alarms per day to state, separated by commas. One watch for each.",
+    ),
+    data: Path | None = typer.Option(
+        None, "--data", help="With --detection: earlier measurements, as `watch --data`."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Measure results per second of `watch`; or how soon it finds changes, beside two simple rules."""
@@ -252,7 +279,8 @@ def watch(
             raise UsageError("--detection needs a run")
         from ping_llm.bench.detection import measured
 
-        figures = measured(run, detection, world, shuffled)
+        stated = tuple(float(part) for part in rates.split(","))
+        figures = measured(run, detection, world, shuffled, stated, data)
         if as_json:
             print_json(figures)
             return

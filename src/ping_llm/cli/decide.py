@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def rank(
-    run: Path = query.RUN,
+    run: Path | None = query.OPTIONAL_RUN,
     src: str = typer.Option(..., "--src", help=f"Sources. {_ADDRESSES}"),
     dst: str = typer.Option(..., "--dst", help=f"Candidates. {_ADDRESSES}"),
     at: str | None = query.AT,
@@ -52,7 +52,7 @@ def rank(
     from ping_llm.tables import print_json
 
     _addresses(src, "--src"), _addresses(dst, "--dst")  # what is wrong with them is said at once
-    model = query.load(run, data, no_data)
+    model, context = query.load_with(run, data, no_data, context)
     found = query.names(model, places, _MOST)
     sources, candidates = _named(src, "--src", found), _named(dst, "--dst", found)
     if context is not None and len(sources) > 1:
@@ -92,7 +92,7 @@ def _ranking_text(made: "Ranking") -> str:
 
 
 def explain(
-    run: Path = query.RUN,
+    run: Path | None = query.OPTIONAL_RUN,
     src: str = query.SRC,
     dst: str = query.DST,
     at: str | None = query.AT,
@@ -111,7 +111,7 @@ def explain(
 
     if src is None or dst is None:
         raise UsageError("--src and --dst must be given")
-    model = query.load(run, data, no_data)
+    model, context = query.load_with(run, data, no_data, context)
     ends = query.names(model, places).pair(src, dst)
     for end in ends:
         if len(end.ends) > 1:
@@ -199,7 +199,7 @@ def matrix(
 
 
 def plan(
-    run: Path = query.RUN,
+    run: Path | None = query.OPTIONAL_RUN,
     budget: int = typer.Option(..., "--budget", help="Number of measurements to choose."),
     candidates: Path | None = typer.Option(
         None, "--candidates", help="Table of src_addr and dst_addr: the pairs that can be measured."
@@ -231,7 +231,7 @@ def plan(
 
     if (candidates is None) == (src is None or dst is None) or (src is None) != (dst is None):
         raise UsageError("give --candidates FILE, or --src and --dst")
-    model = query.load(run, data, no_data)
+    model, _ = query.load_with(run, data, no_data, None)
     if candidates is not None:
         possible, _ = read_questions(candidates)
     else:

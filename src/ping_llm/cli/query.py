@@ -68,6 +68,7 @@ PNG = typer.Option(None, "--png", help="Picture of the answer to write: .png, .s
 
 def register(app: typer.Typer) -> None:
     from ping_llm.cli.rtt import rtt
+    from ping_llm.cli.score import score
 
     query = typer.Typer(help="Query a trained model.", no_args_is_help=True)
     app.add_typer(query, name="query")
@@ -241,71 +242,6 @@ def inverse(
             )
         print(f"P(a reply within {low:g} to {high:g} ms | {src}) = {show.percent(answer.probability)}")
         print(show.completions_text(answer.completions, limits, high))
-
-
-def score(
-    run: Path = RUN,
-    file: Path = typer.Argument(help="Measurements: what `ingest` reads, or a folder that a command wrote."),
-    anomalies: int | None = typer.Option(
-        None, "--anomalies", help="Number of most unusual results to list, instead of all."
-    ),
-    above: float | None = typer.Option(
-        None,
-        "--above",
-        help="Probability P, such as 0.99: list the results outside their central interval of P.",
-    ),
-    raw: bool = typer.Option(
-        False,
-        "--raw",
-        help="Print the uncalibrated bits of every field from the network alone, which is faster.",
-    ),
-    limit: int | None = typer.Option(None, "--limit", help="Largest number of measurements to score."),
-    out: Path | None = typer.Option(
-        None, "--out", help="Folder for the score of every result as Parquet by day; it resumes."
-    ),
-    step: str | None = typer.Option(
-        None, "--step", help="With --out, on clusters: score (the share of a task), then finish."
-    ),
-    task: int = typer.Option(0, "--task", help="Task of the step score to run, from 0."),
-    tasks: int = typer.Option(1, "--tasks", help="Number of tasks that share the step score."),
-    data: Path | None = DATA,
-    no_data: bool = NO_DATA,
-    as_json: bool = typer.Option(False, "--json", help="Print JSON: one object per measurement."),
-    png: Path | None = PNG,
-) -> None:
-    """Score how unusual each result is: bits and tail probability, given earlier measurements."""
-    from ping_llm.answer.report import print_anomalies, print_results, print_scores
-
-    if anomalies is not None and anomalies < 1:
-        raise UsageError(f"--anomalies must be at least 1, not {anomalies}")
-    if above is not None and not 0 < above < 1:
-        raise UsageError(f"--above must be between 0 and 1, such as 0.99, not {above:g}")
-    if raw and (above is not None or anomalies is not None):
-        raise UsageError("--raw excludes --anomalies and --above, which compare calibrated answers")
-    if out is None and (step is not None or tasks != 1):
-        raise UsageError("--step, --task and --tasks need --out")
-    from ping_llm.model.packaged import base_folder
-
-    # The packaged model compares the results of a file with the rest of it, unless it is given other data.
-    data = file if base_folder(run) is not None and data is None else data
-    if out is not None:
-        if raw or anomalies is not None or above is not None or limit is not None or png is not None:
-            raise UsageError("--out excludes --raw, --anomalies, --above, --limit and --png")
-        from ping_llm.answer.bulk import score_days
-        from ping_llm.tables import print_json, table
-
-        summary = score_days(load(run, data, no_data), run, file, out, step, task, tasks)
-        if summary is not None:
-            rows = [(name.replace("_", " "), value) for name, value in summary.items()]
-            print_json(summary) if as_json else print(table(rows))
-        return
-    model = load(run, data, no_data)
-    if anomalies is not None or above is not None:
-        print_anomalies(model, file, anomalies, limit, as_json, png, above)
-    elif raw or model.stack is None:
-        print_scores(model, file, limit, as_json, png)
-    else:
-        print_results(model, file, limit, as_json, png)
 
 
 def generate(

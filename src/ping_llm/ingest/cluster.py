@@ -7,10 +7,10 @@ complete: a task that was killed is simply run again. `finish` sorts the parts i
 output must be on a file system that all see.
 """
 
-import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.ingest import accounting
@@ -18,10 +18,7 @@ from ping_llm.ingest.options import STDIN, IngestOptions, find_files
 from ping_llm.ingest.plan import file_tasks, in_stretches, is_done, run_tasks
 from ping_llm.ingest.workers import FileTask, Workers
 from ping_llm.progress import Progress
-from ping_llm.spark_session import cause_of, spark_session
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ping_llm.spark_session import each_on_spark
 
 STEPS = ("read", "finish")
 
@@ -72,29 +69,12 @@ def read_on_spark(
     (out / accounting.WORK_FOLDER).mkdir(parents=True, exist_ok=True)
     if not waiting:
         return
-    session, own = spark_session("ping-llm ingest", master)
-    try:
-        numbers = session.createDataFrame([(number,) for number in range(len(waiting))], "piece int")
-        numbers = numbers.repartition(len(waiting), "piece")
-        here = str(Path.cwd())
-        numbers.mapInArrow(lambda batches: _read(batches, waiting, here), "piece int").collect()
-    except Exception as error:
-        raise PingError(f"Spark failed: {cause_of(error)}") from error
-    finally:
-        if own:
-            session.stop()
+    each_on_spark("ping-llm ingest", master, len(waiting), partial(_read, waiting))
 
 
-def _read(
-    batches: "Iterable[pa.RecordBatch]", pieces: Sequence[FileTask], folder: str
-) -> "Iterator[pa.RecordBatch]":
-    for batch in batches:
-        # Names are those that the user gave, from where the command was started.
-        with contextlib.chdir(folder):
-            for number in batch.column(0).to_pylist():
-                if not is_done(pieces[number]):
-                    pieces[number].run(_ignore)
-        yield batch
+def _read(pieces: Sequence[FileTask], number: int) -> None:
+    if not is_done(pieces[number]):
+        pieces[number].run(_ignore)
 
 
 def _ignore(reports: Any) -> None:

@@ -1,0 +1,84 @@
+"""`ping-llm query score`: how unusual results are, on one machine or on a cluster."""
+
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from ping_llm.cli import query
+from ping_llm.errors import UsageError
+
+
+def score(
+    run: Path = query.RUN,
+    file: Path = typer.Argument(help="Measurements: what `ingest` reads, or a folder that a command wrote."),
+    anomalies: int | None = typer.Option(
+        None, "--anomalies", help="Number of most unusual results to list, instead of all."
+    ),
+    above: float | None = typer.Option(
+        None,
+        "--above",
+        help="Probability P, such as 0.99: list the results outside their central interval of P.",
+    ),
+    raw: bool = typer.Option(
+        False,
+        "--raw",
+        help="Print the uncalibrated bits of every field from the network alone, which is faster.",
+    ),
+    limit: int | None = typer.Option(None, "--limit", help="Largest number of measurements to score."),
+    out: Path | None = typer.Option(
+        None, "--out", help="Folder for the score of every result as Parquet by day; it resumes."
+    ),
+    step: str | None = typer.Option(
+        None, "--step", help="With --out, on clusters: score (the share of a task), then finish."
+    ),
+    task: int = typer.Option(0, "--task", help="Task of the step score to run, from 0."),
+    tasks: int = typer.Option(1, "--tasks", help="Number of tasks that share the step score."),
+    engine: Literal["local", "spark"] = typer.Option(
+        "local", "--engine", help="With --out, where days are scored: local, or spark; the same bytes."
+    ),
+    spark_master: str | None = typer.Option(None, "--spark-master", help="Spark master, such as yarn."),
+    data: Path | None = query.DATA,
+    no_data: bool = query.NO_DATA,
+    as_json: bool = typer.Option(False, "--json", help="Print JSON: one object per measurement."),
+    png: Path | None = query.PNG,
+) -> None:
+    """Score how unusual each result is: bits and tail probability, given earlier measurements."""
+    from ping_llm.answer.report import print_anomalies, print_results, print_scores
+
+    if anomalies is not None and anomalies < 1:
+        raise UsageError(f"--anomalies must be at least 1, not {anomalies}")
+    if above is not None and not 0 < above < 1:
+        raise UsageError(f"--above must be between 0 and 1, such as 0.99, not {above:g}")
+    if raw and (above is not None or anomalies is not None):
+        raise UsageError("--raw excludes --anomalies and --above, which compare calibrated answers")
+    if out is None and (step is not None or tasks != 1):
+        raise UsageError("--step, --task and --tasks need --out")
+    if engine == "spark" and (out is None or step is not None):
+        raise UsageError("--engine spark needs --out, and excludes --step: Spark runs all tasks itself")
+    from ping_llm.model.packaged import base_folder
+
+    # The packaged model compares the results of a file with the rest of it, unless it is given other data.
+    data = file if base_folder(run) is not None and data is None else data
+    if out is not None:
+        if raw or anomalies is not None or above is not None or limit is not None or png is not None:
+            raise UsageError("--out excludes --raw, --anomalies, --above, --limit and --png")
+        from ping_llm.answer.bulk import score_days, score_on_spark
+        from ping_llm.tables import print_json, table
+
+        model = query.load(run, data, no_data)
+        if engine == "spark":
+            summary = score_on_spark(run, not no_data if data is None else data, file, out, spark_master)
+        else:
+            summary = score_days(model, run, file, out, step, task, tasks)
+        if summary is not None:
+            rows = [(name.replace("_", " "), value) for name, value in summary.items()]
+            print_json(summary) if as_json else print(table(rows))
+        return
+    model = query.load(run, data, no_data)
+    if anomalies is not None or above is not None:
+        print_anomalies(model, file, anomalies, limit, as_json, png, above)
+    elif raw or model.stack is None:
+        print_scores(model, file, limit, as_json, png)
+    else:
+        print_results(model, file, limit, as_json, png)
