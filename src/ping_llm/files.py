@@ -51,6 +51,17 @@ def whole_file(path: Path) -> Iterator[Path]:
         aside.unlink(missing_ok=True)
 
 
+def remove_unfinished(folder: Path, *names: str) -> None:
+    """Remove what killed processes left aside of these files; only for the one writer of the folder.
+
+    Args:
+      names: of the files, or patterns.
+    """
+    for name in names:
+        for left in folder.glob(f".{name}.*.part"):
+            left.unlink(missing_ok=True)
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     with whole_file(path) as aside:
         aside.write_bytes(data)

@@ -6,6 +6,7 @@ import shutil
 import pytest
 from small_training import SMALL, STEPS
 
+import ping_llm
 from ping_llm.errors import PingError, UsageError
 from ping_llm.rows.manifest import load_manifest
 from ping_llm.train import runs, schedule
@@ -74,6 +75,21 @@ def test_rows_that_are_not_there(copied, tmp_path):
     assert _bytes(copied) == before
     with pytest.raises(PingError, match="does not exist"):
         train("tiny", SMALL, run=tmp_path / "new", rows=tmp_path / "nowhere")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("interval", [0, 2])
+def test_rows_to_evaluate_on_that_are_none(copied, rows, few_rows, tmp_path, interval):
+    """Refused before anything is written, in Python as on the command line."""
+    before = _bytes(copied)
+    damaged = shutil.copytree(few_rows, tmp_path / "damaged")
+    (damaged / "manifest.json").write_text("{")
+    words = [*SMALL, f"eval_interval={interval}"]
+    for wrong, says in ((tmp_path / "nowhere", "does not exist"), (damaged, "manifest")):
+        for run in (copied, tmp_path / "new"):
+            with pytest.raises(PingError, match=says):
+                ping_llm.train("tiny", rows, run, eval_rows=wrong, overrides=words)
+    assert _bytes(copied) == before
     assert not (tmp_path / "new").exists()
 
 

@@ -54,6 +54,7 @@ def outputs(state):
 def uninterrupted(run, changing, tmp_path_factory):
     """The output files of a watch that nothing disturbs, and its counters."""
     state = tmp_path_factory.mktemp("whole")
+    (state / ".state.npz.123.part").write_bytes(b"of a watch that was killed")
     watch = Watch(
         Model.load(run, data=False),
         WatchOptions(),
@@ -65,6 +66,7 @@ def uninterrupted(run, changing, tmp_path_factory):
     assert counts["results"] == 3000
     assert counts["rejected"] == 6
     assert counts["alarms"] >= 20
+    assert not list(state.glob(".*.part"))
     return outputs(state)
 
 

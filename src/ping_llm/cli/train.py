@@ -178,10 +178,6 @@ def register_train(app: typer.Typer) -> None:
         from ping_llm.train.processes import EXIT_CODE, Hosts
         from ping_llm.train.run import train as run_training
 
-        if eval_rows is not None:
-            from ping_llm.rows.manifest import load_manifest
-
-            load_manifest(eval_rows)  # refused now, and not at the first evaluation
         outcome = run_training(
             config,
             words,

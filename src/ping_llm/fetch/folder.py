@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ping_llm.errors import PingError, UsageError
-from ping_llm.files import publish, write_json
+from ping_llm.files import publish, remove_unfinished, write_json
 from ping_llm.locks import only_writer
 
 RECORD = ".fetch.json"
@@ -67,6 +67,7 @@ def writing(path: Path, made_with: dict[str, Any]) -> Iterator[Folder]:
       made_with: what its downloads have in common; a folder made with something else is refused.
     """
     with only_writer(path, "fetch"):
+        remove_unfinished(path, RECORD, ".*.part.json")
         yield Folder(path, made_with)
 
 

@@ -43,7 +43,7 @@ def data_of(config: Any) -> dict[str, str] | None:
     """
     if config.dataset_type != settings.DatasetType.NETWORK:
         return None
-    if config.eval_interval > 0:
+    if config.network_eval_files:  # refused now, and not at the first evaluation
         _fingerprint(Path(config.network_eval_files), config.network_data_format)
     rows = Path(config.network_train_files).resolve()
     return {"rows": str(rows), "fingerprint": _fingerprint(rows, config.network_data_format)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ping_llm.files import write_text
+from ping_llm.files import remove_unfinished, write_text
 from ping_llm.locks import only_writer
 from ping_llm.progress import StatusLine
 from ping_llm.watch.inputs import Files, Inbox
@@ -60,6 +60,7 @@ class Watch:
     def run(self) -> dict[str, int | float]:
         """Watch until the end of the input, SIGINT or SIGTERM; the counters."""
         with only_writer(self._state, "watch"):
+            remove_unfinished(self._state, "state.npz", "page.html")
             store = Store(self._state)
             self._restore(store)
             self._source.start()
