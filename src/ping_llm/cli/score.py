@@ -1,7 +1,7 @@
 """`ping-llm query score`: how unusual results are, on one machine or on a cluster."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import typer
 
@@ -67,6 +67,7 @@ def score(
         from ping_llm.tables import print_json, table
 
         model = query.load(run, data, no_data)
+        summary: dict[str, Any] | None
         if engine == "spark":
             summary = score_on_spark(run, not no_data if data is None else data, file, out, spark_master)
         else:
