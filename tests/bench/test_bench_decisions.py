@@ -1,10 +1,12 @@
 """What the benchmarks of decisions count is what they say."""
 
+import os
+
 import numpy as np
 import pytest
 
 from ping_llm.answer.distribution import RttDistributions
-from ping_llm.bench import detection, plan, rank
+from ping_llm.bench import detection, plan, rank, score
 from ping_llm.bench.watch import steady
 from ping_llm.errors import PingError
 from ping_llm.measurements.columns import Columns
@@ -76,6 +78,24 @@ def test_candidates_are_held_out_and_the_least_cost_is_chosen():
     )
     with pytest.raises(PingError, match="no source has 14"):
         rank.groups(steady(100, 5), 5)
+
+
+def test_a_stack_and_the_packaged_model_are_ranked_beside_the_methods():
+    names = ("by destination", "pair recent", "stack", "base")
+    figures = rank.measure(steady(3_000, 300), 3, 20, names)
+    assert set(figures["methods"]) == {*names, "by chance"}
+    assert all(0 <= one["fastest"] <= 1 and one["regret_ms"] >= 0 for one in figures["methods"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores")
+def test_scores_are_timed_by_process():
+    figures = score.measure(score.ScoreBench(measurements=40))
+    assert figures["measurements"] == 40
+    assert figures["core_hours_per_billion"] == pytest.approx(
+        1e9 / figures["one_core_per_cpu_s"] / 3600, abs=0.1
+    )
+    assert figures["2_processes_per_s"] > 0
 
 
 def test_a_replay_measures_before_it_asks():

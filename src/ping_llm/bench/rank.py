@@ -13,8 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from ping_llm.answer.answering import STACK
+from ping_llm.answer.base import BaseModel
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID
+from ping_llm.answer.methods.pretrained import NAME
 from ping_llm.answer.methods.registry import make, usable
 from ping_llm.answer.model import Model
 from ping_llm.answer.rank import TIMEOUT_MS
@@ -100,28 +103,40 @@ def score(truth: np.ndarray, choice: np.ndarray) -> dict[str, float]:
     }
 
 
+def _stacked(asked: Groups, history: History, questions: int, names: Sequence[str]) -> RttDistributions:
+    """The answers of a stack of simple methods that was fitted to what is left."""
+    with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as folder:
+        run = Path(folder)
+        write_untrained(run)
+        stack = calibrate_columns(run, asked.train, SplitOptions(0.8, 0.15, 0.2, 0.2, 2), questions, names)
+        return stack.answer(Model.load(run, data=False), asked.queries, history).distributions
+
+
 def measure(
     columns: Columns, most: int, questions: int, names: Sequence[str] = (), seed: int = 0
 ) -> dict[str, Any]:
-    """Figures of every simple method, and of the stack of all of them, weighed on held-out questions."""
+    """Figures of simple methods, of the stack of them, weighed on held-out questions, and of `base`.
+
+    Args:
+      names: simple methods, `stack` and `base`; all by default.
+    """
     asked = groups(columns, most, seed)
     history = History(asked.train)
-    names = tuple(names or usable())
+    names = tuple(names or (*usable(), STACK, NAME))
+    simple = [name for name in names if name not in (STACK, NAME)]
     out: dict[str, Any] = {"sources": len(asked.truth), "train": len(asked.train), "methods": {}}
-    with Progress("rank", len(names) + 1, "methods") as progress:
+    with Progress("rank", len(names), "methods") as progress:
         for name in names:
-            answers = make(name).fit(asked.train).predict(asked.queries, history)
+            if name == STACK:
+                answers = _stacked(asked, history, questions, simple)
+            elif name == NAME:
+                base = BaseModel.packaged().about(asked.train)
+                assert base.stack is not None
+                answers = base.stack.answer(base, asked.queries, history).distributions
+            else:
+                answers = make(name).fit(asked.train).predict(asked.queries, history)
             out["methods"][name] = score(asked.truth, chosen(answers))
             progress.advance()
-        with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as folder:
-            run = Path(folder)
-            write_untrained(run)
-            stack = calibrate_columns(
-                run, asked.train, SplitOptions(0.8, 0.15, 0.2, 0.2, 2), questions, names
-            )
-            made = stack.answer(Model.load(run, data=False), asked.queries, history)
-        out["methods"]["stack"] = score(asked.truth, chosen(made.distributions))
-        progress.advance()
     out["methods"]["by chance"] = {
         "fastest": 1 / _CANDIDATES,
         "regret_ms": round(float((asked.truth.mean(axis=1) - asked.truth.min(axis=1)).mean()), 2),

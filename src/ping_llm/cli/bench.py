@@ -342,7 +342,9 @@ def rank(
     data: Path = typer.Argument(help="Results: Atlas JSON, a table, or a folder of measurements."),
     sources: int = typer.Option(300, help="Sources to ask about, at most."),
     questions: int = typer.Option(200, help="Held-out questions per kind that weigh the methods."),
-    methods: str = typer.Option("all", help="Simple methods, separated by commas, or all."),
+    methods: str = typer.Option(
+        "all", help="Simple methods, stack (of them) and base, separated by commas, or all."
+    ),
     seed: int = typer.Option(0, help="Random seed."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
