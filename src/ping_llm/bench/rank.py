@@ -17,7 +17,6 @@ from ping_llm.answer.answering import STACK
 from ping_llm.answer.base import BaseModel
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID
-from ping_llm.answer.methods.pretrained import NAME
 from ping_llm.answer.methods.registry import make, usable
 from ping_llm.answer.model import Model
 from ping_llm.answer.rank import TIMEOUT_MS
@@ -28,6 +27,7 @@ from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.model import export
 from ping_llm.model.config import ModelConfig
+from ping_llm.model.packaged import NAME
 from ping_llm.model.random import random_tensors
 from ping_llm.progress import Progress
 from ping_llm.splits.holdout import SplitOptions
