@@ -23,6 +23,7 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.files import whole_file, write_json
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.columns import NO_TIME, Columns
+from ping_llm.model.packaged import base_folder
 from ping_llm.progress import Progress
 from ping_llm.spark_session import each_on_spark
 
@@ -141,7 +142,7 @@ def _claim(out: Path, run: Path, measured: Columns) -> None:
         digest.update(np.ascontiguousarray(column))
     key = {
         "format": 1,
-        "run": str(run.resolve()),
+        "run": str((base_folder(run) or run).resolve()),
         "measurements": len(measured),
         "sha256": digest.hexdigest(),
     }
