@@ -97,7 +97,8 @@ class PairHistory(PointMethod):
         moved = own_past.tempered(
             np.stack([share, 1 - share], axis=1), past, ("", self.name), self.past_power
         )
-        return np.minimum(share, np.maximum(moved[:, 0], SHARES[0]))
+        out: np.ndarray = np.minimum(share, np.maximum(moved[:, 0], SHARES[0]))
+        return out
 
     def newness(self, queries: Queries, context: History) -> np.ndarray:
         """A pair with a past to look at is known, whether it was trained on or not."""
