@@ -12,6 +12,7 @@ from ping_llm.answer.model import Model
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.watch import expect
 from ping_llm.watch.options import WatchOptions
 from ping_llm.watch.results import DUPLICATED, JUMPED, LATE, USED
 from ping_llm.watch.store import result_values
@@ -42,7 +43,7 @@ def test_a_fresh_answer_is_that_of_rtt_many(alone, world):
         questions.append(Question(*ends, time, Context.of(src, packed, times, rtts)))
         mine.append((time, dst, float(stream.rtt[row])))
         mine.sort(key=lambda each: each[0])
-    for row, answer in enumerate(alone.rtt_many(questions)):
+    for row, answer in enumerate(expect.steady(alone).rtt_many(questions)):
         if not seen[row].fresh:  # a pair under suspicion keeps its answer
             continue
         expected, rtt = answer.distribution, float(stream.rtt[row])

@@ -8,6 +8,7 @@ takes is kept beside the weights of the network, in a run and in an export: stac
 
 import json
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from ping_llm.answer import network, own_past, state
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID, blurred, capped
 from ping_llm.answer.methods.base import FailureRates, Method
+from ping_llm.answer.methods.pair_history import PairHistory
 from ping_llm.answer.methods.registry import kept_classes
 from ping_llm.answer.questions import AMOUNTS, CELLS, KINDS, NAMES, Evidence, evidence
 from ping_llm.errors import PingError
@@ -103,6 +105,15 @@ class Stack:
             raise ValueError("a scale must be above 0, a spread at least 0")
         if not 0 <= self.past_power <= 1:
             raise ValueError("past_power must be from 0 to 1")
+
+    def without_own_past(self) -> "Stack":
+        """The same, whose weights do not follow a pair's own results."""
+        methods = dict(self.methods)
+        for name, method in self.methods.items():
+            if isinstance(method, PairHistory):
+                methods[name] = other = copy(method)
+                other.past_power = 0.0
+        return replace(self, methods=methods, past_power=0.0)
 
     def answer(self, model: "Model | None", queries: Queries, history: History) -> Answers:
         """The calibrated mixture for each question."""

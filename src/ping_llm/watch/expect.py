@@ -5,10 +5,12 @@ per result. The answer for a pair is kept as quantiles and asked for anew after 
 `refresh_hours`, and more often while a pair is new. It is not asked for anew while the pair's test is above
 SUSPICIOUS or has raised an alarm: an answer that has seen the change would expect it.
 
-A fresh answer is that of `Model.rtt_many` with the results kept of pair and source as context.
+A fresh answer is that of `Model.rtt_many` (of the `steady` model) with the results kept of pair and source as
+context.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,6 +88,19 @@ def question_of(
         time,
         Context.of(src, known_dst, known_time, known_rtt),
     )
+
+
+def steady(model: "Model") -> "Model":
+    """The model as a watch asks it: the weights of its stack do not follow the pair's newest results.
+
+    With them, an answer that is asked for right after a change has begun takes the change for usual: of 30
+    pairs that rise by 45 ms, 18 to 23 were found in three streams, and 21 to 26 without.
+    """
+    if model.stack is None:
+        return model
+    asked = copy(model)
+    asked.stack = model.stack.without_own_past()
+    return asked
 
 
 def ask(model: "Model", questions: Sequence[Question]) -> list[RttDistribution]:

@@ -86,7 +86,7 @@ class Watcher:
     """
 
     def __init__(self, model: "Model", options: WatchOptions = WatchOptions()):
-        self.model, self.options = model, options
+        self.model, self.options = expect.steady(model), options
         self.past = Past(options.pair_results, options.source_results, expect.columns_of_pairs() | _TESTS)
         self.alarms = Alarms(self.past, options)
         self.calibration = Calibration()
