@@ -1,6 +1,12 @@
-"""Which hosts are this machine. Imports little: the parent of a server's workers must have no threads."""
+"""Hosts: which are this machine, and when one wishes to be asked again.
+
+Imports little: the parent of a server's workers must have no threads.
+"""
 
 import ipaddress
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 
 
 def is_loopback(host: str) -> bool:
@@ -9,3 +15,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds until another try is wished for, from a number or a date; 0 without one."""
+    text = headers.get("retry-after", "").strip()
+    if text.isdecimal():
+        return float(text[:9])
+    try:
+        return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
+    except (ValueError, TypeError):
+        return 0.0

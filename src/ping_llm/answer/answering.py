@@ -22,7 +22,7 @@ from ping_llm.answer.questions import CELLS, KINDS, NAMES, Evidence, evidence
 from ping_llm.answer.results import RAW as RAW
 from ping_llm.answer.results import STACK as STACK
 from ping_llm.answer.results import RttAnswer as RttAnswer
-from ping_llm.answer.stack import NETWORK, Answers, Stack
+from ping_llm.answer.stack import CHUNK, NETWORK, Answers, Stack
 from ping_llm.errors import UsageError
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History
@@ -30,10 +30,6 @@ from ping_llm.splits.novelty import Novelty
 
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
-
-
-#: Questions per chunk: answers are returned chunk by chunk.
-_CHUNK = 128
 
 
 def answers(
@@ -59,8 +55,8 @@ def answers(
     with_own = [index for index in even if questions[index].context is not None]
     others = [index for index in even if questions[index].context is None]
     for group in (with_own, others):
-        for start in range(0, len(group), _CHUNK):
-            chosen = group[start : start + _CHUNK]
+        for start in range(0, len(group), CHUNK):
+            chosen = group[start : start + CHUNK]
             asked = [questions[index] for index in chosen]
             for index, answer in zip(
                 chosen, _answer(model, asked, stack, method, data, all_orders), strict=True

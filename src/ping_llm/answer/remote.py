@@ -30,6 +30,7 @@ from ping_llm.answer.results import (
 )
 from ping_llm.answer.table import LEVELS, context_of_table, rtt_table
 from ping_llm.errors import PingError, UsageError
+from ping_llm.hosts import retry_after
 from ping_llm.interchange import Table, is_table, to_arrow
 from ping_llm.measurements.addresses import Prefix, parse_prefix, unpack
 from ping_llm.measurements.columns import Columns
@@ -249,8 +250,7 @@ class Remote:
                 raise PingError(f"{self.url} does not answer: {error or type(error).__name__}") from None
             if response.status_code < 300:
                 return response
-            wished = response.headers.get("retry-after", "")
-            wait = max(pause, float(wished) if wished.isdecimal() else 0.0) * random.uniform(0.8, 1.2)
+            wait = max(pause, retry_after(response.headers)) * random.uniform(0.8, 1.2)
             if response.status_code != 503 or time.monotonic() + wait > end:
                 raise self._error(response)
             time.sleep(wait)

@@ -20,6 +20,7 @@ from ping_llm.answer.pictures import anomalies_picture, scores_picture
 from ping_llm.answer.questions import NAMES as KIND_NAMES
 from ping_llm.answer.score import NAMES, Scored
 from ping_llm.answer.show import moment_text
+from ping_llm.answer.stack import CHUNK
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ping_llm.answer.model import Model
-
-
-#: Results per batch.
-_CHUNK = 128
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,8 @@ def results(model: "Model", measured: Columns, rows: np.ndarray | None = None) -
     """
     history = History(_joined(_known(model, measured), measured))
     rows = np.arange(len(measured)) if rows is None else rows
-    for start in range(0, len(rows), _CHUNK):
-        chosen = rows[start : start + _CHUNK]
+    for start in range(0, len(rows), CHUNK):
+        chosen = rows[start : start + CHUNK]
         asked = measured.take(chosen)
         queries = asked.queries()
         if model.stack is None:

@@ -39,7 +39,7 @@ FORMAT = 1
 NETWORK = "network"
 
 #: Questions that are answered together: a curve takes 34 kB.
-_CHUNK = 128
+CHUNK = 128
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class Stack:
     def answer(self, model: "Model | None", queries: Queries, history: History) -> Answers:
         """The calibrated mixture for each question."""
         parts = [
-            self._answer(model, queries.take(slice(start, start + _CHUNK)), _limited(history, start))
-            for start in range(0, len(queries), _CHUNK)
+            self._answer(model, queries.take(slice(start, start + CHUNK)), _limited(history, start))
+            for start in range(0, len(queries), CHUNK)
         ]
         return _joined(parts) if parts else _joined([self._answer(model, queries, history)])
 
@@ -266,7 +266,7 @@ def _limited(history: History, rows: "np.ndarray | int") -> History:
     """The history with the limits of some of the queries."""
     if not isinstance(history.limit, np.ndarray):
         return history
-    chosen = slice(rows, rows + _CHUNK) if isinstance(rows, int) else rows
+    chosen = slice(rows, rows + CHUNK) if isinstance(rows, int) else rows
     return history.limited(history.limit[chosen])
 
 

@@ -23,7 +23,7 @@ from ping_llm.answer.grid import GRID, capped
 from ping_llm.answer.methods.base import FailureRates, Method
 from ping_llm.answer.methods.registry import make
 from ping_llm.answer.questions import AMOUNTS, CELLS, KINDS, NAMES, Evidence, evidence
-from ping_llm.answer.stack import NETWORK, Stack, recalibrated
+from ping_llm.answer.stack import CHUNK, NETWORK, Stack, recalibrated
 from ping_llm.answer.weights import COARSE, Held, bin_ends, fit_past_power, fit_weights, products_of
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
@@ -47,8 +47,6 @@ _SHARES = (0.0, 0.3)
 #: average: a mixture's median lies between those of its components, and one of them may be nearer.
 _POINT_ENDS, _POINT_GAIN = 8, 0.95
 
-_CHUNK = 128
-
 
 @dataclass(frozen=True)
 class Part:
@@ -66,8 +64,8 @@ def parts_of(tests: Sequence[Test], most_without: int = 150, seed: int = 0) -> l
     parts, without = [], set()
     for test in tests:
         queries, limit = test.queries(), test.context.limit
-        for start in range(0, len(queries), _CHUNK):
-            rows = slice(start, start + _CHUNK)
+        for start in range(0, len(queries), CHUNK):
+            rows = slice(start, start + CHUNK)
             own = limit[rows] if isinstance(limit, np.ndarray) else limit
             parts.append(Part(queries.take(rows), test.context.limited(own), test.asked.rtt[rows]))
         if test.kind not in without and len(queries):

@@ -23,6 +23,7 @@ from ping_llm.answer.model import Model
 from ping_llm.answer.network import ALSO_UNNAMED, Asking
 from ping_llm.answer.recipe import Answered
 from ping_llm.answer.show import moment_text
+from ping_llm.answer.stack import CHUNK
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate import report
 from ping_llm.evaluate.by_place import Located
@@ -47,8 +48,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 
 #: Answers are made and scored this many at a time: distributions are large, scores are not.
-CHUNK = 4096
-MODEL_CHUNK = 128
+METHOD_CHUNK = 4096
 
 
 def evaluate(
@@ -186,8 +186,8 @@ def answer_by_run(model: Model, test: Test, data: EvaluationData) -> dict[str, S
     queries = test.queries()
     if isinstance(model, BaseModel):
         return _answer_by_base(model.about(data.learned(test)) if len(test.learned) else model, test)
-    for start in range(0, len(queries), MODEL_CHUNK):
-        rows = slice(start, start + MODEL_CHUNK)
+    for start in range(0, len(queries), CHUNK):
+        rows = slice(start, start + CHUNK)
         asked, rtt = queries.take(rows), test.asked.rtt[rows]
         own = network.curves(model, asked, test.context, trained)
         parts.setdefault("network", []).append(Scores.of(own.distributions(), rtt))
@@ -203,8 +203,8 @@ def _answer_by_base(model: BaseModel, test: Test) -> dict[str, Scores]:
     assert stack is not None
     parts: dict[str, list[Scores]] = {"network": [], "stack": []}
     queries, limit = test.queries(), test.context.limit
-    for start in range(0, len(queries), MODEL_CHUNK):
-        rows = slice(start, start + MODEL_CHUNK)
+    for start in range(0, len(queries), CHUNK):
+        rows = slice(start, start + CHUNK)
         asked, rtt = queries.take(rows), test.asked.rtt[rows]
         context = test.context.limited(limit[rows] if isinstance(limit, np.ndarray) else limit)
         own = stack.methods[NAME].predict(asked, context)
@@ -237,7 +237,7 @@ def write_answers(path: Path, tests: Sequence[Test], scores: dict[str, Scores]) 
                 file.write(json.dumps(values) + "\n")
 
 
-def answer(method: Answering, test: Test, chunk: int = CHUNK) -> Scores:
+def answer(method: Answering, test: Test, chunk: int = METHOD_CHUNK) -> Scores:
     """Ask and score, a chunk at a time."""
     parts = []
     queries = test.queries()
@@ -259,7 +259,7 @@ def _by_context_size(load: Callable, folder: Path, data: EvaluationData, options
                 path = folder / f"{_folder(test.name)}-context-{size}.npz"
                 part = Scores.stored(path, len(asked))
                 if part is None:
-                    part = answer(_network(load()).fit(data.train).sized(size), smaller, MODEL_CHUNK)
+                    part = answer(_network(load()).fit(data.train).sized(size), smaller, CHUNK)
                     part.save(path)
                 figures = summary(part, asked)
                 kept = ("measurements", *(key for key, _, _ in report.HEADLINES))

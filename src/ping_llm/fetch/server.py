@@ -5,14 +5,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from urllib.parse import urljoin, urlsplit
 
 import httpx
 
 from ping_llm import __version__
 from ping_llm.errors import PingError, UsageError
-from ping_llm.hosts import is_loopback
+from ping_llm.hosts import is_loopback, retry_after
 
 #: Statuses after which the same request may succeed.
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -127,7 +126,7 @@ def _check(response: httpx.Response) -> None:
     response.read()
     where = f"{response.request.url} answered {status}"
     if status in _AGAIN:
-        raise Broken(where, _retry_after(response))
+        raise Broken(where, retry_after(response.headers))
     if status in (401, 403):
         raise PingError(f"{where}: the key is missing, wrong, or not allowed to read this{_detail(response)}")
     if status == 404:
@@ -142,17 +141,6 @@ def _detail(response: httpx.Response) -> str:
         return f" ({str(error.get('detail') or error.get('title'))[:200]})"
     except (ValueError, KeyError, TypeError, AttributeError):
         return ""
-
-
-def _retry_after(response: httpx.Response) -> float:
-    """Seconds, from a number or a date; 0 without one."""
-    text = response.headers.get("retry-after", "").strip()
-    if text.isdecimal():
-        return float(text[:9])
-    try:
-        return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
-    except (ValueError, TypeError):
-        return 0.0
 
 
 def _origin(url: str) -> tuple[str, str, int]:
