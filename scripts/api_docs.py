@@ -86,7 +86,7 @@ def _entry(name: str, found: Any) -> list[str]:
         return [f"### ping_llm.{name}{_signature(found)}\n", *_text(found.__doc__)]
     made_by_hand = dataclasses.is_dataclass(found) and name == "Measurement"
     lines = [f"### ping_llm.{name}{_signature(found) if made_by_hand else ''}\n", *_text(found.__doc__)]
-    for member, value in vars(found).items():
+    for member, value in _members(found):
         if member.startswith("_") or member in _INTERNAL.get(name, ()):
             continue
         function = value.__func__ if isinstance(value, classmethod) else value
@@ -96,6 +96,12 @@ def _entry(name: str, found: Any) -> list[str]:
             owner = name if isinstance(value, classmethod) else ""
             lines += [f"**`{owner}.{member}{_signature(function)}`**\n", *_text(function.__doc__)]
     return lines
+
+
+def _members(found: type) -> list[tuple[str, Any]]:
+    """Those of a class, and of the classes of ours that it is made of."""
+    ours = [each for each in found.__mro__ if each.__module__.startswith("ping_llm.")]
+    return [member for each in ours for member in vars(each).items()]
 
 
 def _signature(function: Any) -> str:

@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ping_llm.answer.address_queries import Known
 from ping_llm.answer.answering import RAW, STACK, RttAnswer
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.explain import LEFT_OUT, MOST, Explanation, Influence
 from ping_llm.answer.files import read_columns
-from ping_llm.answer.model import Known, Model
+from ping_llm.answer.model import Model
 from ping_llm.answer.past import Data
 from ping_llm.answer.plan import Plan
 from ping_llm.answer.rank import Ranking

@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -13,42 +11,26 @@ from ping_llm.answer import answering
 from ping_llm.answer import plan as planning
 from ping_llm.answer import rank as ranking
 from ping_llm.answer import rtt as rtt_query
-from ping_llm.answer.address_tree import AddressTree, Completions
+from ping_llm.answer.address_queries import Address, AddressQueries, Known, Time
 from ping_llm.answer.answering import RAW, STACK, RttAnswer
-from ping_llm.answer.complete import (
-    CANDIDATES,
-    Inverse,
-    destination_tree,
-    inverse,
-    nothing,
-    source_tree,
-    weighed,
-    with_chances,
-)
 from ping_llm.answer.context import (
     ONE_ORDER,
     Context,
     Prompt,
     Question,
-    as_microseconds,
-    as_prefix,
     build_prompts,
 )
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.explain import LEFT_OUT, Explanation, explain
-from ping_llm.answer.generate import ROOM_IPV4, ROOM_IPV6, Generated, generate
 from ping_llm.answer.past import Data
 from ping_llm.answer.plan import Measure, Plan
 from ping_llm.answer.rank import Ranking
-from ping_llm.answer.results import INVERSE_PASSES, PASSES
 from ping_llm.answer.rtt import RttScores
-from ping_llm.answer.score import Scorer
 from ping_llm.answer.stack import Stack
 from ping_llm.answer.table import LEVELS, rtt_table
 from ping_llm.errors import PingError, UsageError
 from ping_llm.interchange import Table, is_table
 from ping_llm.measurements.addresses import Prefix
-from ping_llm.measurements.schema import Measurement
 from ping_llm.model import export
 from ping_llm.model.config import ModelConfig
 from ping_llm.model.doubts import doubts
@@ -57,12 +39,8 @@ from ping_llm.model.packaged import base_folder
 from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RttEncoding, rtt_encoding
 from ping_llm.tokens.vocab import RTT, Field
 
-Address = str | Prefix
-Time = datetime | int | float | str
-Known = Context | Sequence[Measurement] | Table
 
-
-class Model:
+class Model(AddressQueries):
     """Weights, tokens, engine, and the stack that turns them into calibrated answers.
 
     `ping_llm.load` makes one.
@@ -335,153 +313,6 @@ class Model:
         possible = questions if candidates is None else candidates
         return planning.plan(self, questions, possible, budget, by=by, data=rows)
 
-    def complete(
-        self,
-        src: Address | None = None,
-        dst: Address | None = None,
-        at: Time | None = None,
-        context: Known | None = None,
-        *,
-        field: str = "dst",
-        count: int = 10,
-        bits: int | None = None,
-        version: int | None = None,
-        passes: int = PASSES,
-    ) -> Completions:
-        """The most probable completions of a partial address.
-
-        They are exact, unless the search took too long: then `exact` is False, and those that were found
-        are the most probable ones.
-
-        Args:
-          src, dst: one is the partial address (a prefix, or nothing), the other what is known.
-          field: which of them to complete, "dst" or "src".
-          count: number of completions.
-          bits: complete to prefixes of this length instead of whole addresses (a multiple of 8).
-          version: 4 or 6, where neither address is given.
-          passes: limit of the search, in passes through the network.
-        """
-        return self._tree(src, dst, at, context, field, bits, version).top(count, passes)
-
-    def sample_addresses(
-        self,
-        src: Address | None = None,
-        dst: Address | None = None,
-        at: Time | None = None,
-        context: Known | None = None,
-        *,
-        field: str = "dst",
-        count: int = 10,
-        bits: int | None = None,
-        version: int | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-    ) -> list[Prefix]:
-        """Random completions of a partial address."""
-        tree = self._tree(src, dst, at, context, field, bits, version)
-        return tree.sample(count, temperature, np.random.default_rng(seed))
-
-    def inverse(
-        self,
-        src: Address,
-        low: float,
-        high: float,
-        at: Time | None = None,
-        context: Known | None = None,
-        *,
-        within: Address | None = None,
-        count: int = 10,
-        bits: int | None = None,
-        raw: bool = False,
-        passes: int = INVERSE_PASSES,
-    ) -> Inverse:
-        """Which destinations lie low <= RTT < high ms away from a source: P(dst | src, RTT in the range).
-
-        The network finds candidates, which are weighted by their calibrated RTTs (not with `raw`). `passes`
-        limits the search, as in `complete`.
-        """
-        question = Question.of(src, within, at, context)
-        limit = question.dst or nothing(question.src.version)
-        depth = _depth(limit, bits)
-        # The network gets the most relevant of the source's measurements, calibrated answers all of them.
-        shown = question
-        if self.data is not None and context is None:
-            most = max(self.config.max_length // 11, 4)
-            shown = replace(question, context=self.data.context(question, most))
-        if raw or self.stack is None:
-            found = inverse(self, shown, low, high, limit, depth, count, passes)
-            return found if raw else with_chances(self, found, question, low, high)
-        found = inverse(self, shown, low, high, limit, depth, max(CANDIDATES * count, 32), passes)
-        return weighed(self, found, question, low, high, count)
-
-    def generate(
-        self,
-        src: Address | None = None,
-        at: Time | None = None,
-        context: Known | None = None,
-        *,
-        histories: int = 1,
-        measurements: int = 10,
-        temperature: float = 1.0,
-        seed: int = 0,
-        prefixes: bool = False,
-    ) -> Generated:
-        """Sample measurements: of any source, of a source, or continuing a source's history.
-
-        The context may take up to half of the length that the model was trained on. Addresses are whole
-        unless `prefixes` are allowed.
-        """
-        beginning = np.zeros(0, np.int32)
-        notes: tuple[str, ...] = ()
-        goes_on = False
-        if src is not None:
-            question = Question.of(src, None, at, context)
-            each = ROOM_IPV4 if question.src.version == 4 else ROOM_IPV6
-            answer = min(measurements * each, self.config.max_length // 2)
-            prompt = self.prompts([question], order=(Field.SRC, Field.TIME), tail=(), answer=answer)[0]
-            beginning, notes, goes_on = prompt.ids, prompt.notes, True
-            if prompt.used and question.seconds is None:
-                # The context has stated the source; nothing else is known of the next measurement.
-                beginning, goes_on = beginning[:-1], False
-        made = generate(
-            self, beginning, histories, measurements, temperature, seed, goes_on=goes_on, prefixes=prefixes
-        )
-        return replace(made, notes=(*notes, *made.notes))
-
-    def scorer(self) -> Scorer:
-        """Scores measurements of a stream in bits; see `ping_llm.answer.score`."""
-        return Scorer(self)
-
-    def _tree(
-        self,
-        src: Address | None,
-        dst: Address | None,
-        at: Time | None,
-        context: Known | None,
-        field: str,
-        bits: int | None,
-        version: int | None,
-    ) -> AddressTree:
-        if field not in ("src", "dst"):
-            raise UsageError(f"the field {field!r} must be src or dst")
-        if field == "src":
-            if context is not None:
-                raise UsageError("a context needs field dst: its source is known")
-            known = None if dst is None else as_prefix(dst, "destination")
-            partial = None if src is None else as_prefix(src, "source")
-            within = partial or nothing(known.version if known is not None else version or 4)
-            if known is not None and known.version != within.version:
-                raise UsageError(
-                    f"the source {within} and the destination {known} must have the same IP version"
-                )
-            seconds = None if at is None else as_microseconds(at) // 1_000_000
-            return source_tree(self, known, seconds, within, _depth(within, bits))
-        if src is None:
-            raise UsageError("src must be given to complete a destination")
-        question = Question.of(src, dst, at, context)
-        within = question.dst or nothing(question.src.version)
-        return destination_tree(self, question, within, _depth(within, bits))
-
     def prompts(
         self,
         questions: Sequence[Question],
@@ -503,13 +334,3 @@ def _lost_to(stack: Path | None) -> dict[str, dict[str, Any]]:
     """What the run's report says of simple methods that were better: `fit` writes it beside the stack."""
     path = None if stack is None else stack / "verdict.json"
     return json.loads(path.read_text())["lost_to"] if path is not None and path.is_file() else {}
-
-
-def _depth(within: Prefix, bits: int | None) -> int:
-    """Bytes of the answers."""
-    whole = within.address_bits
-    if bits is None:
-        return whole // 8
-    if bits % 8 or not within.bits <= bits <= whole:
-        raise UsageError(f"answers of {bits} bits must be a multiple of 8 from {within.bits} to {whole}")
-    return max(bits // 8, -(-within.bits // 8))
