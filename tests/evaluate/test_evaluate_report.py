@@ -81,7 +81,7 @@ def test_the_report_is_whole(report):
 
 def test_run_again_it_only_fills_gaps(report, world):
     out, result = report
-    part = out / "parts" / "pair-last-3" / "later.npz"
+    part = out / "parts" / "pair-last-4" / "later.npz"
     kept = out / "parts" / "global" / "later.npz"
     part.unlink()
     before = kept.stat().st_mtime_ns
@@ -107,7 +107,7 @@ def _damage(path, how):
 @pytest.mark.parametrize("how", ["cut", "empty", "one bit"])
 def test_a_damaged_part_is_made_anew(report, world, how, capsys):
     out, result = report
-    parts = [out / "parts" / "pair-last-3" / "later.npz", out / "parts" / "truth" / "entropy.json"]
+    parts = [out / "parts" / "pair-last-4" / "later.npz", out / "parts" / "truth" / "entropy.json"]
     whole = [part.read_bytes() for part in parts]
     _damage(parts[0], how)
     _damage(parts[1], "cut" if how == "one bit" else how)  # a digit would be as good JSON as before
