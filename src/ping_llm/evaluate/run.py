@@ -3,11 +3,10 @@
 A part is one method's answers to one test. Run again after an interruption, only missing parts are made.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,19 +15,18 @@ import numpy as np
 
 from ping_llm.answer import network
 from ping_llm.answer.base import BaseModel
-from ping_llm.answer.grid import GRID
 from ping_llm.answer.methods.base import Answering
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.model import Model
-from ping_llm.answer.network import ALSO_UNNAMED, Asking
 from ping_llm.answer.recipe import Answered
 from ping_llm.answer.show import moment_text
 from ping_llm.answer.stack import CHUNK
-from ping_llm.errors import PingError, UsageError
+from ping_llm.errors import UsageError
 from ping_llm.evaluate import report
 from ping_llm.evaluate.by_place import Located
 from ping_llm.evaluate.inputs import EvaluateOptions, EvaluationData, Test, read
 from ping_llm.evaluate.metrics import Bootstrap
+from ping_llm.evaluate.parts import FORMAT, baseline_folder, claim, folder_of, places_of, plain
 from ping_llm.evaluate.scores import ANSWER_LEVELS, LEVELS, Scores, say_damaged, sources_of, strata, summary
 from ping_llm.evaluate.seen import notes, shares, warning
 from ping_llm.files import whole_file, write_json
@@ -37,15 +35,12 @@ from ping_llm.locks import only_writer
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import NO_REPLY
-from ping_llm.model.packaged import NAME, RECIPE, base_folder
+from ping_llm.model.packaged import NAME, base_folder
 from ping_llm.progress import Progress
 from ping_llm.splits.novelty import Novelty
 
 if TYPE_CHECKING:
     from ping_llm.evaluate.subjects import NetworkMethod
-
-#: Of the parts and of report.json.
-FORMAT = 2
 
 #: Answers are made and scored this many at a time: distributions are large, scores are not.
 METHOD_CHUNK = 4096
@@ -88,7 +83,7 @@ def evaluate_data(
         raise UsageError("--answers needs a run")
     load = _loader(run, data)
     # What can be wrong with the run and the world is wrong before anything is written.
-    places = {} if run is None else _places(run, load)
+    places = {} if run is None else places_of(run, load)
     truth = None if world is None else _truth(world)
     with only_writer(out, "evaluate"):
         return _evaluate(data, out, options, run, world, answers, load, places, truth)
@@ -105,9 +100,9 @@ def _evaluate(
     places: dict[str, str],
     truth: Answering | None,
 ) -> dict:
-    _claim(out, data, options)
+    claim(out, data, options)
     methods: list[tuple[str, str, Callable[[], Answering]]] = [
-        (name, _baseline_folder(name), partial(make, name)) for name in map(full_name, options.baselines)
+        (name, baseline_folder(name), partial(make, name)) for name in map(full_name, options.baselines)
     ]
     located = Located(options.places) if options.places else None
     if located is not None and located.can_boost:
@@ -121,7 +116,7 @@ def _evaluate(
             method: Answering | None = None
             started = time.monotonic()
             for test in data.tests:
-                path = out / "parts" / place / f"{_folder(test.name)}.npz"
+                path = out / "parts" / place / f"{folder_of(test.name)}.npz"
                 part = Scores.stored(path, len(test.asked))
                 if part is None and len(test.learned):
                     part = answer(build().fit(data.learned(test)), test)
@@ -137,7 +132,7 @@ def _evaluate(
         started = time.monotonic()
         for test in data.tests if places else ():
             paths = {
-                name: out / "parts" / place / f"{_folder(test.name)}.npz" for name, place in places.items()
+                name: out / "parts" / place / f"{folder_of(test.name)}.npz" for name, place in places.items()
             }
             found = {name: Scores.stored(path, len(test.asked)) for name, path in paths.items()}
             known = {name: part for name, part in found.items() if part is not None}
@@ -164,18 +159,6 @@ def _evaluate(
         subject = "stack" if "stack" in places else "network"
         write_answers(answers, data.tests, {name: parts[subject] for name, parts in scores.items()})
     return result
-
-
-def _places(run: Path, load: Callable[[], Model]) -> dict[str, str]:
-    """The folders of a run's parts: of its network, and of its stack if it has one."""
-    if (folder := base_folder(run)) is not None:
-        made = f"{_weights_digest(folder)}-{_recipe_digest(folder)}"
-        return {"network": f"base-network-{made}", "stack": f"base-{made}"}
-    weights = _weights_digest(run)
-    places = {"network": f"network-{weights}-{_manner_digest()}"}
-    if load().stack is not None:
-        places["stack"] = f"stack-{weights}-{_stack_digest(load())}"
-    return places
 
 
 def answer_by_run(model: Model, test: Test, data: EvaluationData) -> dict[str, Scores]:
@@ -256,7 +239,7 @@ def _by_context_size(load: Callable, folder: Path, data: EvaluationData, options
             asked = test.asked.take(slice(None, None, max(1, len(test.asked) // options.context_queries)))
             smaller = replace(test, asked=asked)
             for size in options.context_sizes:
-                path = folder / f"{_folder(test.name)}-context-{size}.npz"
+                path = folder / f"{folder_of(test.name)}-context-{size}.npz"
                 part = Scores.stored(path, len(asked))
                 if part is None:
                     part = answer(_network(load()).fit(data.train).sized(size), smaller, CHUNK)
@@ -345,54 +328,10 @@ def _result(data, options, scores, context, run, load, located) -> dict:
                 for test in data.tests
             },
         },
-        "options": _plain(options),
+        "options": plain(options),
         "splits": tests,
         "by_context_size": context,
     }
-
-
-#: Which baselines and tests run, and how intervals are drawn, changes no part.
-_FREE_OPTIONS = (
-    *("baselines", "replicates", "source_context", "destination_context", "context_sizes"),
-    *("address_questions", "places"),
-)
-
-
-def _claim(out: Path, data: EvaluationData, options: EvaluateOptions) -> None:
-    """Parts of other data or options are not mixed with these."""
-    settings = _plain(options)
-    for free in _FREE_OPTIONS:
-        settings.pop(free)
-    key = {"format": FORMAT, "data": data.fingerprint, "options": settings}
-    path = out / "parts" / "key.json"
-    if path.exists():
-        try:
-            known = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise PingError(
-                f"{path} is damaged ({error}), so nobody knows what the parts beside it are of: "
-                f"remove {path.parent}, or name another --out"
-            ) from error
-        if known != json.loads(json.dumps(key)):
-            raise UsageError(
-                f"{out} holds the parts of an evaluation on other data or with other options: "
-                "name another --out, or remove it"
-            )
-    else:
-        write_json(path, key)
-
-
-def _plain(options: EvaluateOptions) -> dict:
-    return json.loads(json.dumps(asdict(options)))
-
-
-def _folder(name: str) -> str:
-    return name.replace(",", "").replace(" ", "-")
-
-
-def _baseline_folder(name: str) -> str:
-    revision = make(name).revision
-    return _folder(name) + (f"-{revision}" if revision > 1 else "")
 
 
 def _loader(run: Path | None, data: EvaluationData) -> Callable[[], Model]:
@@ -420,31 +359,3 @@ def _truth(world: Path) -> Answering:
     from ping_llm.simulate.world import World
 
     return TruthMethod(World.load(world))
-
-
-def _manner_digest() -> str:
-    """A digest of how prompts are made."""
-    return hashlib.sha256(repr((Asking(), ALSO_UNNAMED, GRID.tobytes())).encode()).hexdigest()[:8]
-
-
-def _stack_digest(model: Model) -> str:
-    from ping_llm.answer import state
-
-    tree, _ = state.pack(model.stack)  # names every array by its content
-    return hashlib.sha256((_manner_digest() + json.dumps(tree)).encode()).hexdigest()[:12]
-
-
-def _recipe_digest(folder: Path) -> str:
-    return hashlib.sha256((folder / RECIPE).read_bytes() + GRID.tobytes()).hexdigest()[:8]
-
-
-def _weights_digest(run: Path) -> str:
-    """Of the exported weights; of a run without an export, of its newest checkpoint's name and time."""
-    for candidate in (run / "model.safetensors", run / "export" / "model.safetensors"):
-        if candidate.exists():
-            with candidate.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()[:12]
-    steps = sorted((run / "checkpoints").glob("*"), key=lambda p: p.stat().st_mtime) if run.exists() else []
-    if not steps:
-        raise UsageError(f"{run}: neither an export nor a run with checkpoints")
-    return hashlib.sha256(f"{steps[-1]}{steps[-1].stat().st_mtime_ns}".encode()).hexdigest()[:12]
