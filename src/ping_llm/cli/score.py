@@ -60,13 +60,14 @@ def score(
 
     # The packaged model compares the results of a file with the rest of it, unless it is given other data.
     data = file if base_folder(run) is not None and data is None else data
+    others = raw or any(value is not None for value in (anomalies, above, limit, png))
+    if out is not None and others:
+        raise UsageError("--out excludes --raw, --anomalies, --above, --limit and --png")
+    model = query.load(run, data, no_data)
     if out is not None:
-        if raw or anomalies is not None or above is not None or limit is not None or png is not None:
-            raise UsageError("--out excludes --raw, --anomalies, --above, --limit and --png")
         from ping_llm.answer.bulk import score_days, score_on_spark
         from ping_llm.tables import print_json, table
 
-        model = query.load(run, data, no_data)
         summary: dict[str, Any] | None
         if engine == "spark":
             summary = score_on_spark(run, not no_data if data is None else data, file, out, spark_master)
@@ -76,7 +77,6 @@ def score(
             rows = [(name.replace("_", " "), value) for name, value in summary.items()]
             print_json(summary) if as_json else print(table(rows))
         return
-    model = query.load(run, data, no_data)
     if anomalies is not None or above is not None:
         print_anomalies(model, file, anomalies, limit, as_json, png, above)
     elif raw or model.stack is None:
