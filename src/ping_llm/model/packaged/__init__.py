@@ -9,6 +9,9 @@ NAME = "base"
 #: What makes an export a model that answers about any data: how its network and simple methods are mixed.
 RECIPE = "recipe.json"
 
+#: Beside the recipe: the errors that simple methods make about other data.
+ERRORS = "errors.safetensors"
+
 
 def packaged() -> Path:
     return Path(str(resources.files(__name__) / NAME))
