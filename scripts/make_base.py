@@ -10,12 +10,15 @@ import json
 from pathlib import Path
 
 from ping_llm.answer.model import Model
-from ping_llm.answer.recipe import FEW, fit_recipe
+from ping_llm.answer.recipe import fit_recipe
 from ping_llm.fit.held_out import held_out
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.model.export import export
 from ping_llm.splits.excerpts import excerpts
 from ping_llm.splits.holdout import SplitOptions, fitting
+
+#: Measurements of an excerpt, at most.
+LARGEST_EXCERPT = 300
 
 
 def main() -> None:
@@ -32,7 +35,7 @@ def main() -> None:
         splits = fitting(SplitOptions(), columns)
         train, tests = held_out(columns, splits, options.most)
         studies.append((path.name, train, tests))
-        small += list(excerpts(columns, options.excerpts, FEW))
+        small += list(excerpts(columns, options.excerpts, LARGEST_EXCERPT))
         print(path.name, len(train), {test.name: len(test.asked) for test in tests}, flush=True)
     model = Model.load(options.run, data=False)
     recipe = fit_recipe(model, studies, small)

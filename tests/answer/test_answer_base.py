@@ -24,7 +24,7 @@ from ping_llm.cli import query as query_commands
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements.addresses import Prefix, pack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
-from ping_llm.model.packaged import ERRORS, packaged
+from ping_llm.model.packaged import ERRORS, base_folder, packaged
 from ping_llm.tokens import reference
 from ping_llm.tokens.rtt import rtt_encoding
 from ping_llm.tokens.vocab import Field
@@ -167,6 +167,14 @@ def test_a_copy_of_it_answers_alike_wherever_it_is(plane, tmp_path):
     copied = ping_llm.load(folder, data=ingested).rtt("20.0.1.7", "50.3.1.9")
     assert copied.distribution.median == plane.rtt("20.0.1.7", "50.3.1.9").distribution.median
     assert copied.rests_on["packaged"]
+
+
+def test_a_folder_named_base_that_holds_no_model_is_not_meant(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()
+    assert base_folder("base") == packaged()
+    (tmp_path / "base" / "checkpoints").mkdir()
+    assert base_folder("base") is None
 
 
 def test_a_measured_pair_is_answered_near_its_past(plane):

@@ -54,8 +54,10 @@ COMPONENTS = (
 #: The network is asked about everything.
 _LEAST_SHARE = 0.001
 
-#: With so many measurements, both mixtures count alike.
-FEW = 300
+#: With so many measurements both mixtures count alike. Bits about 200 excerpts of four studies, with 300,
+#: 1,000, and with the mixture for few alone: of 60 to 300 measurements 5.46, 5.49, 5.52; of 300 to 1,000
+#: 4.33, 4.27, 4.23; of more 4.49, 4.45, 4.50.
+FEW = 1000
 
 #: The methods are fitted to the newest of the data, at most so many.
 MOST_MEASUREMENTS = 300_000
