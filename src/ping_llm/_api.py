@@ -300,6 +300,7 @@ def fit(
       the report, as in RUN/report/report.json.
     """
     need("train")
+    from ping_llm.answer.methods.registry import full_name
     from ping_llm.fit.options import FitOptions
     from ping_llm.fit.run import fit as run_fit
     from ping_llm.splits.holdout import SplitOptions
@@ -312,7 +313,7 @@ def fit(
         seed=seed,
         splits=SplitOptions(seed=seed),
         queries=queries,
-        baselines=tuple(baselines),
+        baselines=tuple(full_name(name) for name in baselines),
     )
     names = [str(_write_beside(data, Path(run)))] if is_table(data) else _names(data)
     return run_fit(names, Path(run), options, say, start=_path(start), world=_path(world))
