@@ -149,10 +149,10 @@ def addresses(
     Raises:
       UsageError: nobody knows the name.
     """
-    from ping_llm.answer.names import Names
+    from ping_llm.answer.names import NameIndex, Names
 
-    found = Names([Path(path) for path in _names(places)], _path(data)).find(name, end)
-    return found.addresses
+    index = NameIndex([Path(path) for path in _names(places)], _path(data))
+    return Names(index).find(name, end).addresses
 
 
 def split(
