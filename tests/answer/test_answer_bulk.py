@@ -165,22 +165,23 @@ def test_spark_gives_the_same_bytes_also_when_a_worker_is_killed(kind, run, tmp_
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@JOBS
-def test_an_array_on_two_nodes_gives_the_same_bytes(kind, slurm, run, tmp_path):  # noqa: F811
+def test_arrays_on_two_nodes_give_the_same_bytes(slurm, run, tmp_path):  # noqa: F811
     many_days(tmp_path / "pings.parquet", 60, 6)
     environment = slurm.environment | {
         "PING_LLM": str(PROGRAM),
         "TASKS": "3",
         "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", ""),
     }
-    done = subprocess.run(
-        ["sbatch", "--parsable", "--cpus-per-task=1", "--mem=0", REPOSITORY / "deploy/slurm/query.sbatch",
-         kind.command, run, "out", "pings.parquet", "--", "--no-data"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    for kind in (ScoreJob, RttJob):
+        done = subprocess.run(
+            ["sbatch", "--parsable", "--cpus-per-task=1", "--mem=0", REPOSITORY / "deploy/slurm/query.sbatch",
+             kind.command, run, f"out-{kind.command}", "pings.parquet", "--", "--no-data"],
+            env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
     states = slurm.wait()
     assert set(states.values()) == {"COMPLETED"}, "\n".join(p.read_text() for p in tmp_path.glob("*.log"))
-    assert len(states) == 1 + 3 + 1
-    bulk.run(kind(run, False, tmp_path / "pings.parquet"), tmp_path / "one")
-    assert tree(tmp_path / "out") == tree(tmp_path / "one")
+    assert len(states) == 2 * (1 + 3 + 1)
+    for kind in (ScoreJob, RttJob):
+        bulk.run(kind(run, False, tmp_path / "pings.parquet"), tmp_path / f"one-{kind.command}")
+        assert tree(tmp_path / f"out-{kind.command}") == tree(tmp_path / f"one-{kind.command}")
