@@ -146,6 +146,7 @@ class Data:
         """Every measurement, ordered by time: what a simple method learns from."""
         block = self.store.read(np.arange(len(self.store)))
         counts = np.diff(block.offsets)
+        kind = block.kind if block.kind.any() else None
         return Columns(
-            block.time, np.repeat(block.src, counts, axis=0), block.dst, block.rtt
+            block.time, np.repeat(block.src, counts, axis=0), block.dst, block.rtt, kind=kind
         ).sorted_by_time()
