@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ping_llm.contexts.kinds import of_kinds
 from ping_llm.contexts.options import ContextOptions, Parameters
 from ping_llm.contexts.plan import Place, Planner, Unit, unit_sequences
 from ping_llm.contexts.units import NOTES, SKIP, STOP, FilledUnit, Rows, UnitFiller
@@ -159,9 +160,10 @@ class Batches:
                 f"threads {threads}, workers {workers}, ram_budget_mb {ram_budget_mb}: none can be negative; "
                 f"per_worker_buffer_size {per_worker_buffer_size} must be at least 1"
             )
+        options = options or ContextOptions()
         self.stream = Stream(
-            rows=open_rows(rows, data_format),
-            options=options or ContextOptions(),
+            rows=of_kinds(open_rows(rows, data_format), options.kind_names),
+            options=options,
             batch_size=batch_size,
             length=length,
             seed=seed,
