@@ -225,7 +225,7 @@ def _text(value: object) -> str:
 
 
 def register_runs(app: typer.Typer) -> None:
-    runs = typer.Typer(help="List runs and plot their learning curves.")
+    runs = typer.Typer(help="List runs, follow them, and plot their learning curves.")
     app.add_typer(runs, name="runs")
 
     @runs.callback(invoke_without_command=True)
@@ -277,6 +277,30 @@ def register_runs(app: typer.Typer) -> None:
 
         draw(run, out, key)
         typer.echo(str(out))
+
+    @runs.command()
+    def watch(
+        run: Path = typer.Argument(help="Run."),
+        as_json: bool = typer.Option(False, "--json", help="Print each record as JSON."),
+        last: int = typer.Option(10, "--last", "-n", min=0, help="Records of the past to print first."),
+        once: bool = typer.Option(False, "--once", help="Print what there is and end."),
+    ) -> None:
+        """Follow a training in the terminal until it ends: loss, speed, and the stages of its pipeline."""
+        from ping_llm.train.follow import follow, text_of
+        from ping_llm.train.records import line
+
+        for record in follow(run, last=last, once=once):
+            typer.echo(line(record).rstrip() if as_json else text_of(record))
+
+    @runs.command()
+    def report(
+        run: Path = typer.Argument(help="Run."),
+        out: Path | None = typer.Option(None, "--out", help="Page to write.  [default: RUN/report.html]"),
+    ) -> None:
+        """Write the story of a training as one HTML page: loss by field, speed, waiting, environment."""
+        from ping_llm.train.page import write
+
+        typer.echo(str(write(run, out or run / "report.html")))
 
 
 def _number(value: float | None) -> str:

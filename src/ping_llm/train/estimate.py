@@ -41,7 +41,7 @@ def plan(config: str, overrides: Sequence[str] = (), *, rows: Path | None = None
         "activations_mib_per_device": activation_bytes(full, devices) / _MIB,
     }
     if with_data:
-        figures |= _of_data(full)
+        figures |= of_data(full)
     return figures
 
 
@@ -65,7 +65,7 @@ def activation_bytes(config: Any, devices: int) -> float:
     return sequences * length * (element * (layers * kept + recomputed) + logits)
 
 
-def _of_data(config: Any) -> dict[str, Any]:
+def of_data(config: Any) -> dict[str, Any]:
     """Steps per epoch, from the rows' index and the packing of the first unit."""
     from ping_llm.contexts.batches import open_rows
     from ping_llm.contexts.options import Parameters
