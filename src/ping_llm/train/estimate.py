@@ -71,6 +71,8 @@ def of_data(config: Any) -> dict[str, Any]:
     from ping_llm.contexts.options import Parameters
     from ping_llm.contexts.plan import Place, Planner, unit_sequences
 
+    if config.network_data_format == settings.PRETOKENIZED:
+        return _of_stored(config)
     store = open_rows(config.network_train_files, config.network_data_format)
     batch, length = config.global_batch_size_to_load, config.max_target_length
     sequences = unit_sequences(batch)
@@ -82,6 +84,21 @@ def of_data(config: Any) -> dict[str, Any]:
     return {
         "rows": len(store.index),
         "contexts_per_epoch": planner.contexts,
+        "contexts_per_sequence": packed,
+        "steps_per_epoch": per_epoch,
+        "epochs": config.steps / per_epoch,
+    }
+
+
+def _of_stored(config: Any) -> dict[str, Any]:
+    """The same of stored contexts, as if sequences were full."""
+    from ping_llm.contexts.stored import Stored
+
+    stored = Stored.open(config.network_train_files)
+    packed = max(stored.contexts * config.max_target_length / stored.tokens, 1.0)
+    per_epoch = stored.contexts / packed / config.global_batch_size_to_load
+    return {
+        "contexts_per_epoch": stored.contexts,
         "contexts_per_sequence": packed,
         "steps_per_epoch": per_epoch,
         "epochs": config.steps / per_epoch,

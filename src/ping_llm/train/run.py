@@ -143,8 +143,9 @@ def _say_what(config: Any, hosts: int, steps_known: bool) -> None:
     epochs = figures["epochs"] if steps_known else None
     planned = f"{epochs:,.2g} epochs planned" if epochs else "epochs by the time budget"
     print(
-        f"data: {config.network_data_format}, {figures['rows']:,} rows, "
-        f"{figures['contexts_per_epoch']:,} contexts per epoch · {hosts} host{'' if hosts == 1 else 's'} · "
+        f"data: {config.network_data_format}, "
+        + (f"{figures['rows']:,} rows, " if "rows" in figures else "")
+        + f"{figures['contexts_per_epoch']:,} contexts per epoch · {hosts} host{'' if hosts == 1 else 's'} · "
         f"{batch:,} sequences of {config.max_target_length:,} tokens per step · "
         f"{figures['steps_per_epoch']:,.3g} steps per epoch, {planned}",
         file=sys.stderr,

@@ -175,21 +175,29 @@ class Session:
 
     def _open(self, rows: Path, batch_size: int, epochs: int | None, evaluation: bool = False) -> Source:
         from ping_llm.contexts.batches import Batches
+        from ping_llm.contexts.stored import StoredBatches
 
+        options = settings.loader_options(self._config, evaluation)
+        stream: dict[str, Any] = {
+            "batch_size": batch_size,
+            "length": self._config.max_target_length,
+            "seed": self._config.data_shuffle_seed,
+            "epochs": epochs,
+            "process_index": jax.process_index(),
+            "process_count": jax.process_count(),
+        }
+        if options["data_format"] == settings.PRETOKENIZED:
+            drawn = settings.context_options(self._config)
+            return StoredBatches(rows, drawn, threads=options["threads"], **stream)
         looked_into = self._first and not evaluation  # Grain's summary of one process's training data
         try:
             return Batches(
                 rows,
                 settings.context_options(self._config),
-                batch_size=batch_size,
-                length=self._config.max_target_length,
-                seed=self._config.data_shuffle_seed,
-                epochs=epochs,
-                process_index=jax.process_index(),
-                process_count=jax.process_count(),
                 grain_debug_mode=looked_into and self._config.grain_debug_mode,
                 grain_visualization_dir=self._config.grain_visualization_dir if looked_into else "",
-                **settings.loader_options(self._config, evaluation),
+                **stream,
+                **options,
             )
         except (OSError, ValueError) as error:
             raise PingError(f"cannot read {rows}: {error}") from error
