@@ -25,14 +25,14 @@ Paths = str | Path | Sequence[str | Path]
 def load(run: str | Path, *, data: str | Path | bool = True) -> "Model":
     """Load a run, a checkpoint or an export.
 
-    Needs `ping-llm[query]`.
+    Needs `ping-llm[query]`; an edge export needs `ping-llm[edge]` only.
 
     Args:
       run: folder of a run, of a checkpoint or of an export.
       data: probe rows that questions without a context look back on. True: those that the run remembers, if
         they are still there. False: none.
     """
-    need("query")
+    need("edge" if (Path(run) / "model.onnx").is_file() else "query")
     from ping_llm.answer.model import Model
 
     return Model.load(run, data=data)

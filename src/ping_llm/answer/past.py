@@ -7,16 +7,19 @@ destination, then the rest.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ping_llm.answer.context import Context, Question
-from ping_llm.contexts.memory_rows import MemoryRows, rows_of_columns
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
 from ping_llm.recent import Recent
-from ping_llm.rows.store import RowStore
+
+if TYPE_CHECKING:
+    from ping_llm.contexts.memory_rows import MemoryRows
+    from ping_llm.rows.store import RowStore
 
 #: A neighbour of a destination shares these first bytes with it: /24 of IPv4 (packed at 12), /48 of IPv6.
 _NEIGHBOUR_BYTES = {4: 15, 6: 6}
@@ -72,7 +75,9 @@ _KEPT = 2_000_000
 class Data:
     """Probe rows (`ping-llm rows build`), found by source through their index."""
 
-    def __init__(self, path: str | Path, store: RowStore | MemoryRows | None = None):
+    def __init__(self, path: str | Path, store: "RowStore | MemoryRows | None" = None):
+        from ping_llm.rows.store import RowStore  # imported late: questions with a context need no rows
+
         self.path = Path(path)
         self.store = store or RowStore(path)
         self._read: Recent[bytes, Columns] = Recent(_KEPT, len)
@@ -80,6 +85,8 @@ class Data:
     @classmethod
     def of(cls, measurements: Columns) -> "Data":
         """Measurements in memory."""
+        from ping_llm.contexts.memory_rows import rows_of_columns
+
         return cls("memory", rows_of_columns(measurements))
 
     @property

@@ -23,7 +23,6 @@ from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.measurements.schema import MAX_RTT_MS
-from ping_llm.splits.holdout import inner_split
 from ping_llm.splits.novelty import Novelty
 
 #: Levels at which distributions are tabulated: 1/64 apart in the middle, finer in the tails.
@@ -220,6 +219,8 @@ class PointMethod(Method):
         return self._novelty.classes(queries.src, queries.dst)
 
     def fit(self, train: Columns) -> Self:
+        from ping_llm.splits.holdout import inner_split  # imported late: it loads DuckDB
+
         learn_on, asked, context = inner_split(train)
         self.background = marginal(train)
         self._learn(learn_on)

@@ -37,7 +37,6 @@ from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.measurements.schema import MAX_RTT_MS
-from ping_llm.splits.holdout import inner_split
 from ping_llm.splits.novelty import Novelty
 
 
@@ -186,6 +185,8 @@ class Boosted(Method):
     def fit(self, train: Columns) -> Self:
         self._failures, self._background = FailureRates(train), marginal(train)
         self._novelty = Novelty.of(train)
+        from ping_llm.splits.holdout import inner_split  # imported late: it loads DuckDB
+
         learn_on, asked, context = inner_split(train)
         novelty = Novelty.of(learn_on)
         chosen = self._chosen(asked, novelty.classes(asked.src, asked.dst))

@@ -14,7 +14,6 @@ from ping_llm.compiled import kernel
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids
-from ping_llm.splits.holdout import inner_split
 from ping_llm.splits.novelty import Novelty
 
 #: To choose from, by the error on an inner split of the training data, and never on a test. The paper finds
@@ -60,6 +59,8 @@ class Dmfsgd(PointMethod):
 
         It is the mean over known pairs, new pairs and new sources, which count alike.
         """
+        from ping_llm.splits.holdout import inner_split  # imported late: it loads DuckDB
+
         candidates = list(product(self._ranks, self._penalties))
         errors: dict[tuple[int, float], list[float]] = {candidate: [] for candidate in candidates}
         noises: dict[tuple[int, float], list[float]] = {candidate: [] for candidate in candidates}
