@@ -30,6 +30,7 @@ from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.model.packaged import ERRORS, NAME, RECIPE
 from ping_llm.progress import Progress
+from ping_llm.splits.holdout import inner_splits_kept
 from ping_llm.splits.novelty import Novelty
 from ping_llm.splits.questions import Test
 
@@ -45,6 +46,7 @@ COMPONENTS = (
     "by destination",
     "prefixes",
     "vivaldi",
+    "dmfsgd",
     "neighbours",
     "pair weighted",
     "pair recent",
@@ -53,6 +55,7 @@ COMPONENTS = (
 
 #: The network is asked about everything.
 _LEAST_SHARE = 0.001
+_LEAST_WEIGHT = 0.01
 
 #: With so many measurements both mixtures count alike. Bits about 200 excerpts of four studies, with 300,
 #: 1,000, and with the mixture for few alone: of 60 to 300 measurements 5.46, 5.49, 5.52; of 300 to 1,000
@@ -108,17 +111,32 @@ class Recipe:
     def stack(self, data: Columns, model: "Model") -> Stack:
         """The stack for these data."""
         data = data.sorted_by_time().take(slice(-MOST_MEASUREMENTS, None))
-        methods = {name: _made(name, model, self.errors).fit(data) for name in self.components}
+        used = self._mixture(len(data)).weights.max(axis=0) > 0
+        with inner_splits_kept():
+            methods = {
+                name: _made(name, model, self.errors).fit(data)
+                for name, is_used in zip(self.components, used, strict=True)
+                if is_used
+            }
         return self.with_methods(methods, data)
+
+    def _mixture(self, measurements: int) -> Mixture:
+        """That of so many measurements, without weights that cost time and change nothing."""
+        made = self.few.towards(self.many, measurements / (measurements + FEW))
+        weights = np.where(
+            (made.weights < _LEAST_WEIGHT) & (np.array(self.components) != NAME), 0.0, made.weights
+        )
+        return replace(made, weights=weights / weights.sum(axis=1, keepdims=True))
 
     def with_methods(self, methods: dict[str, Method], data: Columns) -> Stack:
         """The stack of methods that were fitted to the data."""
         trained = Novelty.of(data)
-        mixture = self.few.towards(self.many, len(data) / (len(data) + FEW))
+        mixture = self._mixture(len(data))
+        kept = [i for i, name in enumerate(self.components) if name in methods]
         return Stack(
-            self.components, methods, mixture.weights, np.zeros(KINDS), mixture.shift, mixture.scale,
-            mixture.typical_share, 0.0, FailureRates(data), trained, trained, self.about,
-            mixture.point_methods, mixture.past_power,
+            tuple(self.components[i] for i in kept), methods, mixture.weights[:, kept], np.zeros(KINDS),
+            mixture.shift, mixture.scale, mixture.typical_share, 0.0, FailureRates(data), trained, trained,
+            self.about, mixture.point_methods, mixture.past_power,
         )  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:

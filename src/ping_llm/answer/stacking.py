@@ -31,6 +31,7 @@ from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Filter, Ids, pairs_of
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.progress import Progress
+from ping_llm.splits.holdout import inner_splits_kept
 from ping_llm.splits.novelty import Novelty
 from ping_llm.splits.questions import Test
 
@@ -97,7 +98,7 @@ def fit_stack(
         questions about the rest.
     """
     parts = parts_of(tests)
-    fitted = {name: make(name).fit(network_train) for name in names}
+    fitted = _fitted(names, network_train)
     trained = Novelty.of(network_train)
     replied = network_train.rtt[network_train.replied]
     most_ms = 2 * float(replied.max()) if len(replied) else 1000.0
@@ -134,7 +135,7 @@ def _with_methods(stack: Stack, train: Columns, about: dict[str, Any]) -> Stack:
     """The simple methods that have a weight, fitted to all that they may learn from."""
     return replace(
         stack,
-        methods={name: make(name).fit(train) for name in stack.components if name != NETWORK},
+        methods=_fitted([name for name in stack.components if name != NETWORK], train),
         rates=FailureRates(train),
         trained=Novelty.of(train, Filter),
         about=about,
@@ -143,7 +144,12 @@ def _with_methods(stack: Stack, train: Columns, about: dict[str, Any]) -> Stack:
 
 def _ask_methods(names: Sequence[str], train: Columns, parts: Sequence[Part], most_ms: float) -> Held:
     """The simple methods on the questions of a further split."""
-    return ask(None, {name: make(name).fit(train) for name in names}, Novelty.of(train), parts, most_ms)
+    return ask(None, _fitted(names, train), Novelty.of(train), parts, most_ms)
+
+
+def _fitted(names: Sequence[str], train: Columns) -> dict[str, Method]:
+    with inner_splits_kept():
+        return {name: make(name).fit(train) for name in names}
 
 
 def ask(
