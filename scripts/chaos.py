@@ -48,6 +48,9 @@ _STEPS = {"steps": 12, "learning_rate_schedule_steps": 12}
 _MINUTES = {"lr_schedule_type": "wsd", "wsd_decay_steps_fraction": 0.5, "warmup_steps_fraction": 0.34,
             "learning_rate_schedule_steps": -1}  # fmt: skip
 
+#: Seconds within which a command must end: the longest, a fit, takes 40 on two busy cores.
+_LIMIT = 600
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -251,19 +254,20 @@ def told(state: Path) -> dict[str, str]:
 class Chaos:
     """The trials of one folder, and what came of them."""
 
-    def __init__(self, base: Path, kills: int, seed: int, atlas: AtlasServer):
+    def __init__(self, base: Path, only: list[str], kills: int, seed: int, atlas: AtlasServer):
         self.base, self.seed = base, seed
         self.path = base / "chaos.json"
-        self.subjects = subjects(base, atlas)
+        known = subjects(base, atlas)
+        if unknown := set(only) - set(known):
+            raise SystemExit(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(known)}")
+        self.subjects = {name: one for name, one in known.items() if not only or name in only}
         total = sum(subject.weight for subject in self.subjects.values())
         self.kills = {name: round(kills * one.weight / total) for name, one in self.subjects.items()}
-        self.kills["ingest"] += kills - sum(self.kills.values())
+        self.kills[next(iter(self.kills))] += kills - sum(self.kills.values())
         self.done: dict[str, dict[str, Any]] = json.loads(self.path.read_text()) if self.path.exists() else {}
 
-    def run(self, only: list[str]) -> bool:
+    def run(self) -> bool:
         for name, subject in self.subjects.items():
-            if only and name not in only:
-                continue
             for trial in (self.undisturbed, self.killed, self.two_writers, self.full_disk, self.read_only):
                 known = self.done.setdefault(name, {})
                 if trial.__name__ in known:
@@ -303,7 +307,7 @@ class Chaos:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(min(left, 0.1) if subject.growing else left)
             process.send_signal(signal.SIGKILL)
-            _, errors = process.communicate()
+            errors = ended(process)
             if process.returncode == -signal.SIGKILL:
                 kills += 1
                 continue
@@ -322,7 +326,7 @@ class Chaos:
         if subject.growing:
             subject.growing.grow(1.0)
         both = [start(subject.words(out)) for _ in range(2)]
-        ends = [(process.communicate()[1], process.returncode) for process in both]
+        ends = [(ended(process), process.returncode) for process in both]
         said = [
             code == 0 or (is_sentence(errors) and "is being written by" in errors) for errors, code in ends
         ]
@@ -345,7 +349,7 @@ class Chaos:
                 if subject.growing:
                     subject.growing.grow(1.0)
                 process = start(subject.words(there))
-                errors = process.communicate()[1]
+                errors = ended(process)
                 refused += process.returncode != 0
                 if process.returncode and not is_sentence(errors):
                     say(f"{name}: {errors[-800:]}")
@@ -361,7 +365,7 @@ class Chaos:
                 return {"skipped": disk.why}
             disk.remount("ro")
             process = start(subject.words(disk.folder / out.name))
-            errors = process.communicate()[1]
+            errors = ended(process)
             if not is_sentence(errors):
                 say(f"{name}: {errors[-800:]}")
             return {"ok": process.returncode == 1 and is_sentence(errors)}
@@ -375,7 +379,7 @@ class Chaos:
         if subject.growing:
             subject.growing.grow(1.0)
         process = start(subject.words(out))
-        errors = process.communicate()[1]
+        errors = ended(process)
         if process.returncode:
             raise SystemExit(f"{' '.join(subject.words(out))} failed undisturbed:\n{errors[-2000:]}")
 
@@ -432,6 +436,15 @@ def start(words: list[str]) -> subprocess.Popen[str]:
     )
 
 
+def ended(process: subprocess.Popen[str]) -> str:
+    """What it has said until its end; the whole ends in bounded time, even where one command hangs."""
+    try:
+        return process.communicate(timeout=_LIMIT)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return f"{process.communicate()[1]}\nchaos: {process.args} had not ended after {_LIMIT} s"
+
+
 def is_sentence(errors: str) -> bool:
     """Whether a failure ended with our sentence, and with nothing that is not for users."""
     last = errors.strip().splitlines()[-1:] or [""]
@@ -451,15 +464,16 @@ def say(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Disturb every command that writes.")
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/chaos"))
-    parser.add_argument("--kills", type=int, default=100, help="Number of kill -9 over all commands.")
+    parser.add_argument("--kills", type=int, default=100, help="Number of kill -9 in all.")
     parser.add_argument("--only", default="", help="Commands to disturb, with commas: ingest,watch.")
     parser.add_argument("--seed", type=int, default=0, help="Random seed of the moments.")
     options = parser.parse_args()
     base = options.folder.resolve()
     prepare(base)
     with served().running() as atlas:
-        chaos = Chaos(base, options.kills, options.seed, atlas)
-        good = chaos.run([name for name in options.only.split(",") if name])
+        only = [name for name in options.only.split(",") if name]
+        chaos = Chaos(base, only, options.kills, options.seed, atlas)
+        good = chaos.run()
     print(chaos.table())
     sys.exit(0 if good else 1)
 

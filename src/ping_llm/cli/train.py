@@ -55,6 +55,7 @@ def fit(
     An interrupted fit resumes with the same command. DATA must have at least 300 measurements.
     """
     from ping_llm.answer.methods.registry import full_name
+    from ping_llm.evaluate.inputs import address_questions
     from ping_llm.fit.options import FitOptions
     from ping_llm.fit.run import fit as run_fit
     from ping_llm.fit.screen import summary_text
@@ -70,6 +71,7 @@ def fit(
         seed=seed,
         splits=SplitOptions(seed=seed),
         queries=queries,
+        address_questions=address_questions(queries, 10),
         baselines=names,
     )
 
