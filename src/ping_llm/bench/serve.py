@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ping_llm.errors import PingError
+from ping_llm.hosts import IDLE_SECONDS
 from ping_llm.model.config import ModelConfig
 
 #: The sizes of the `menog` config: 0.7 million parameters.
@@ -168,7 +169,9 @@ async def _load(
     import httpx
 
     most = 4 * bench.clients + 256
-    limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
+    limits = httpx.Limits(
+        max_connections=most, max_keepalive_connections=most, keepalive_expiry=IDLE_SECONDS / 2
+    )
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
         start = time.perf_counter()
         while (await client.get("/readyz")).status_code != 200:
@@ -211,7 +214,7 @@ async def _load(
 async def _soak(asker: "_Asker", pid: int, rate: float, minutes: float) -> dict[str, Any]:
     """Five parts of a long phase at a steady rate: latency, processor time and memory must be flat.
 
-    At 80 % load a p99 follows whatever else the machine does. The processor time per request does not: it
+    At 80 % load a p99 follows whatever else the machine does. The processor time per answer does not: it
     tells whether the server itself has become slower.
     """
     parts = []
@@ -225,7 +228,7 @@ async def _soak(asker: "_Asker", pid: int, rate: float, minutes: float) -> dict[
             {
                 "p50_ms": outcome.quantile(0.5),
                 "p99_ms": outcome.quantile(0.99),
-                "cpu_ms_per_request": 1000 * own / max(outcome.requests, 1),
+                "cpu_ms_per_answer": 1000 * own / max(len(outcome.accepted_ms), 1),
                 "cores_of_others": others / seconds,
                 "rss_mb": _rss_mb(pid),
                 "requests": outcome.requests,
@@ -234,7 +237,7 @@ async def _soak(asker: "_Asker", pid: int, rate: float, minutes: float) -> dict[
             }
         )
     sums = {f"soak_{name}": sum(part[name] for part in parts) for name in ("requests", "refused", "neither")}
-    flat = ("p50_ms", "p99_ms", "cpu_ms_per_request", "cores_of_others", "rss_mb")
+    flat = ("p50_ms", "p99_ms", "cpu_ms_per_answer", "cores_of_others", "rss_mb")
     return sums | {f"soak_{name}_by_fifth": [part[name] for part in parts] for name in flat}
 
 
