@@ -108,6 +108,7 @@ REFUSED = {
         "tiny --rows rows --run table.csv",
     ),
     "runs plot": ("nothing --out picture.png", "other --out picture.png"),
+    "runs report": ("nothing --out page.html", "other --out page.html", "other"),
     "calibrate": (
         "nothing --data world",
         "other --data world",
@@ -185,7 +186,7 @@ REFUSED = {
 
 #: Commands that only read, serve, or measure in a temporary folder.
 READING = (
-    "doctor", "rejects", "sample", "rows verify", "tokens show", "batches show", "batches stats",
+    "doctor", "rejects", "runs watch", "sample", "rows verify", "tokens show", "batches show", "batches stats",
     "batches profile", "compare", "serve", "mcp",
 )  # fmt: skip
 

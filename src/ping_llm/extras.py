@@ -10,6 +10,7 @@ MODULES = {
     "train": ("maxtext", "flax", "omegaconf", "pydantic", "tensorboardX"),
     "spark": ("pyspark",),
     "wandb": ("wandb",),
+    "edge": ("onnxruntime",),
     "onnx": ("onnx", "onnxruntime"),
     "evaluate": ("sklearn", "threadpoolctl"),
     "serve": ("fastapi", "uvicorn"),

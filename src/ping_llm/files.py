@@ -125,3 +125,14 @@ def say_no_cache(why: str = "no cache folder can be written") -> None:
 
 
 _NO_CACHE_SAID = "PING_LLM_NO_CACHE_SAID"
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object of a file."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise PingError(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise PingError(f"{path} must hold a JSON object")
+    return content

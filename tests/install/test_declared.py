@@ -31,7 +31,7 @@ NEEDS = {
 }
 
 #: Extras that add one function to something else: imported where that function is called, never at the top.
-ADDITIONS = ("spark", "modal", "wandb", "onnx", "evaluate", "mmdb")
+ADDITIONS = ("spark", "modal", "wandb", "edge", "onnx", "evaluate", "mmdb")
 
 
 def canonical(name: str) -> str:

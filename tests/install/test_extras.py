@@ -97,6 +97,43 @@ def test_the_base_handles_data(wheel, tmp_path):
     assert (base.bin.parent / f"lib/python3.{sys.version_info[1]}/site-packages/ping_llm/py.typed").is_file()
 
 
+EDGE = """
+from pathlib import Path
+from ping_llm.answer.edge_export import write
+from ping_llm.model import export
+from ping_llm.model.config import ModelConfig
+from ping_llm.model.random import random_tensors
+
+config = ModelConfig(layers=1, width=16, heads=2, kv_heads=2, head_dim=8, mlp_width=16, max_length=256)
+export.write(config, random_tensors(config), {}, Path("export"))
+write(Path("export"), Path("edge"))
+"""
+
+
+def test_an_edge_export_answers_without_jax(wheel, tmp_path):
+    """Its runner with NumPy and onnxruntime alone; `query rtt` and `load` with the extra edge."""
+    subprocess.run([sys.executable, "-c", EDGE], check=True, cwd=tmp_path)
+    ends = ("--src", "192.0.2.1", "--dst", "198.51.100.7", "--context", "context.csv", "--json")
+    uv("venv", "-q", "--python", sys.executable, tmp_path / "bare")
+    python = tmp_path / "bare" / "bin" / "python"
+    uv("pip", "install", "-q", "--python", python, "-c", "constraints.txt", "numpy", "onnxruntime")
+    (tmp_path / "context.csv").write_text(CONTEXT)
+    runner = [python, "edge/rtt.pyz", *ends]
+    done = subprocess.run(runner, capture_output=True, text=True, check=False, cwd=tmp_path, env=clean())
+    assert done.returncode == 0, done.stderr
+    for absent in ("jax", "numba", "pyarrow", "safetensors", "onnx"):
+        assert subprocess.run([python, "-c", f"import {absent}"], capture_output=True, check=False).returncode
+
+    edge = Environment(tmp_path, wheel, "[edge]")
+    (edge.work / "context.csv").write_text(CONTEXT)
+    answer = edge.run("ping-llm", "query", "rtt", "../edge", *ends)
+    assert json.loads(answer)["quantiles"] == pytest.approx(json.loads(done.stdout)["quantiles"], rel=1e-4)
+    for absent in ("jax", "safetensors"):
+        assert "ModuleNotFoundError" in edge.fails("python", "-c", f"import {absent}")
+    code = "import ping_llm; print(ping_llm.load('../edge').rtt('192.0.2.1', '192.0.2.2').failure)"
+    assert 0 < float(edge.run("python", "-c", code)) < 1
+
+
 def test_query_answers_without_maxtext(wheel, tmp_path):
     query = Environment(tmp_path, wheel, "[query]")
     query.run("python", "-c", EXPORT)

@@ -60,7 +60,7 @@ def losses(run: Path, kind: str = "train") -> dict[int, float]:
 
 def what_was_learnt(run: Path) -> list[dict]:
     """All that is recorded but the times: equal only where batches and weights are."""
-    timed = ("seconds", "data_wait_s", "time")
+    timed = ("seconds", "data_wait_s", "time", "tokens_per_s_per_device", "mfu", "pipeline")
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [{key: value for key, value in record.items() if key not in timed} for record in records]
 

@@ -9,6 +9,7 @@ PREFIX_END is masked: the answers are whole addresses (or all prefixes of one le
 """
 
 import heapq
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +18,11 @@ from ping_llm.answer.results import Completion as Completion
 from ping_llm.answer.results import Completions as Completions
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix
-from ping_llm.model.engine import Engine
-from ping_llm.model.engine import Prefix as Cache
 from ping_llm.tokens.vocab import BYTE0
+
+if TYPE_CHECKING:
+    from ping_llm.model.engine import Engine
+    from ping_llm.model.engine import Prefix as Cache
 
 #: Nodes per pass through the network.
 TOGETHER = 16
@@ -55,8 +58,8 @@ class AddressTree:
 
     def __init__(
         self,
-        engine: Engine,
-        cache: Cache,
+        engine: "Engine",
+        cache: "Cache",
         weights: np.ndarray,
         within: Prefix,
         depth: int,

@@ -7,12 +7,11 @@ stack, or with `raw`, the answer is the exact distribution of the network alone;
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ping_llm.answer import network
-from ping_llm.answer.complete import destination_tree, source_tree
 from ping_llm.answer.context import Prompt, Question, orders_of
 from ping_llm.answer.distribution import RttDistribution, mix
 from ping_llm.answer.methods.base import FailureRates, Method
@@ -30,10 +29,11 @@ from ping_llm.splits.novelty import Novelty
 
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
+    from ping_llm.answer.rtt_model import RttModel
 
 
 def answers(
-    model: "Model | None",
+    model: "RttModel | None",
     questions: Sequence[Question],
     *,
     stack: Stack | None = None,
@@ -127,7 +127,7 @@ def _loss(answer: RttAnswer, lost_to: Mapping[str, Mapping[str, Any]]) -> str | 
 
 
 def _answer(
-    model: "Model | None",
+    model: "RttModel | None",
     questions: Sequence[Question],
     stack: Stack | None,
     method: str,
@@ -182,7 +182,7 @@ def _observed(queries: Queries, history: History) -> list[dict[str, float] | Non
     return out
 
 
-def by_network(model: "Model", queries: Queries, history: History, stack: Stack) -> Answers:
+def by_network(model: "RttModel", queries: Queries, history: History, stack: Stack) -> Answers:
     """The network alone, with the prompts of a stack, not calibrated."""
     own = network.curves(model, queries, history, stack.network_trained)
     return Answers(own.distributions(), evidence(queries, history, stack.trained), own.used)
@@ -238,7 +238,7 @@ def _rests_on(known: Evidence, index: int) -> dict[str, Any]:
     }
 
 
-def _raw(model: "Model", questions: Sequence[Question], all_orders: bool) -> list[RttAnswer]:
+def _raw(model: "RttModel", questions: Sequence[Question], all_orders: bool) -> list[RttAnswer]:
     """The network alone, exact on the codes of its encoding."""
     out: list[RttAnswer | None] = [None] * len(questions)
     if not all_orders:
@@ -268,9 +268,17 @@ def _raw_answer(question: Question, prompt: Prompt, parts: Sequence[RttDistribut
 
 
 def _uneven(
-    model: "Model", question: Question, stack: Stack | None, method: str, data: Data | None, all_orders: bool
+    model: "RttModel",
+    question: Question,
+    stack: Stack | None,
+    method: str,
+    data: Data | None,
+    all_orders: bool,
 ) -> RttAnswer:
     """A prefix that ends inside a byte is the mixture of those that end after it."""
+    from ping_llm.answer.complete import destination_tree, source_tree
+
+    whole = cast("Model", model)  # what completes addresses is more than what answers about RTTs
     if question.src.bits % 8:
         if question.context is not None:
             raise UsageError(
@@ -278,11 +286,11 @@ def _uneven(
             )
         known = question.dst if question.dst is not None and not question.dst.bits % 8 else None
         depth = question.src.bits // 8 + 1
-        parts = source_tree(model, known, question.seconds, question.src, depth).top(256).best
+        parts = source_tree(whole, known, question.seconds, question.src, depth).top(256).best
         asked = [replace(question, src=part.address) for part in parts]
     else:
         assert question.dst is not None
-        tree = destination_tree(model, question, question.dst, question.dst.bits // 8 + 1)
+        tree = destination_tree(whole, question, question.dst, question.dst.bits // 8 + 1)
         parts = tree.top(256).best
         asked = [replace(question, dst=part.address) for part in parts]
     found = dict(answers(model, asked, stack=stack, method=method, data=data, all_orders=all_orders))

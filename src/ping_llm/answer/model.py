@@ -1,46 +1,38 @@
 """A loaded model, with one method per kind of query."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self, overload
 
 import numpy as np
 
-from ping_llm.answer import answering
+from ping_llm.answer import edge
 from ping_llm.answer import plan as planning
 from ping_llm.answer import rank as ranking
 from ping_llm.answer import rtt as rtt_query
 from ping_llm.answer.address_queries import Address, AddressQueries, Known, Time
-from ping_llm.answer.answering import RAW, STACK, RttAnswer
+from ping_llm.answer.answering import STACK, RttAnswer
 from ping_llm.answer.context import (
-    ONE_ORDER,
     Context,
-    Prompt,
     Question,
-    build_prompts,
 )
-from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.explain import LEFT_OUT, Explanation, explain
 from ping_llm.answer.past import Data
 from ping_llm.answer.plan import Measure, Plan
 from ping_llm.answer.rank import Ranking
 from ping_llm.answer.rtt import RttScores
+from ping_llm.answer.rtt_model import RttModel
 from ping_llm.answer.stack import Stack
 from ping_llm.answer.table import LEVELS, rtt_table
 from ping_llm.errors import PingError, UsageError
 from ping_llm.interchange import Table, is_table
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.model import export
-from ping_llm.model.config import ModelConfig
 from ping_llm.model.doubts import doubts
-from ping_llm.model.engine import Engine, keep_compiled
 from ping_llm.model.packaged import base_folder
-from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RttEncoding, rtt_encoding
-from ping_llm.tokens.vocab import RTT, Field
 
 
-class Model(AddressQueries):
+class Model(RttModel, AddressQueries):
     """Weights, tokens, engine, and the stack that turns them into calibrated answers.
 
     `ping_llm.load` makes one.
@@ -52,21 +44,6 @@ class Model(AddressQueries):
       doubts: sentences about a training that was too short or had too little data.
       lost_to: by test of the run's report, the simple method that was better, if one was.
     """
-
-    def __init__(
-        self,
-        engine: Engine,
-        encoding: RttEncoding,
-        tokens: dict[str, Any],
-        origin: Path | None = None,
-        stack: Stack | None = None,
-    ):
-        self.engine, self.encoding, self.tokens, self.origin = engine, encoding, tokens, origin
-        self.stack = stack
-        self.data: Data | None = None
-        self.data_note: str | None = None
-        self.doubts: tuple[str, ...] = ()
-        self.lost_to: dict[str, dict[str, Any]] = {}
 
     @classmethod
     def load(cls, source: str | Path, *, data: str | Path | bool = True) -> "Model":
@@ -80,7 +57,10 @@ class Model(AddressQueries):
             from ping_llm.answer.base import BaseModel
 
             return BaseModel.at(folder, data)
-        loaded = cls._loaded(source)
+        if edge.is_edge(Path(source)):
+            loaded = cls._of(edge.load(Path(source)))
+        else:
+            loaded = cls._loaded(source)
         if isinstance(data, (str, Path)):
             loaded.data = Data(data)
         elif data:
@@ -90,20 +70,22 @@ class Model(AddressQueries):
     @classmethod
     def _loaded(cls, source: str | Path) -> Self:
         """Everything but data."""
+        from ping_llm.model.engine import Engine, keep_compiled  # imported late: an edge export needs no JAX
+
         keep_compiled()
         model = export.read(source)
-        try:
-            encoding = rtt_encoding(
-                model.tokens.get("rtt_encoding", "compact"),
-                model.tokens.get("clip_limit_ms") or DEFAULT_CLIP_LIMIT_MS,
-            )
-        except ValueError as error:
-            raise PingError(f"{model.origin}: {error}") from None
+        encoding = edge.encoding_of(model.tokens, model.origin)
         engine = Engine(model.config, model.tensors)
         stack = None if model.stack is None else Stack.load(model.stack)
         loaded = cls(engine, encoding, model.tokens, model.origin, stack)
-        loaded.lost_to = _lost_to(model.stack)
+        loaded.lost_to = edge.lost_to(model.stack)
         loaded.doubts = doubts(source)
+        return loaded
+
+    @classmethod
+    def _of(cls, other: RttModel) -> Self:
+        loaded = cls(other.engine, other.encoding, other.tokens, other.origin, other.stack)
+        loaded.lost_to = other.lost_to
         return loaded
 
     def _remember(self, run: Path) -> None:
@@ -120,19 +102,6 @@ class Model(AddressQueries):
             self.data_note = f"{wanted['rows']} has changed since the run: answers do not use it"
             return
         self.data = found
-
-    @property
-    def config(self) -> ModelConfig:
-        return self.engine.config
-
-    @property
-    def has_time(self) -> bool:
-        return "time" in self.tokens.get("context", {}).get("fields", "time")
-
-    @property
-    def knows_unnamed_sources(self) -> bool:
-        """Whether it was trained on contexts that do not name their source."""
-        return float(self.tokens.get("context", {}).get("unnamed_source_probability", 0.0)) > 0
 
     @overload
     def rtt(
@@ -197,49 +166,6 @@ class Model(AddressQueries):
             raise UsageError("ask with a source and a destination, or with a table of src_addr and dst_addr")
         question = Question.of(src, dst, at, context)
         return self.rtt_many([question], data=data, raw=raw, method=method, all_orders=all_orders)[0]
-
-    def rtt_many(
-        self,
-        questions: Sequence[Question],
-        *,
-        data: Data | str | Path | None = None,
-        raw: bool = False,
-        method: str = STACK,
-        all_orders: bool = False,
-    ) -> list[RttAnswer]:
-        """Many questions, answers in the same order. Each answer takes 70 kB (raw: half a megabyte)."""
-        answers: list[RttAnswer | None] = [None] * len(questions)
-        for index, answer in self.rtt_stream(
-            questions, data=data, raw=raw, method=method, all_orders=all_orders
-        ):
-            answers[index] = answer
-        return [answer for answer in answers if answer is not None]
-
-    def rtt_stream(
-        self,
-        questions: Sequence[Question],
-        *,
-        data: Data | str | Path | None = None,
-        raw: bool = False,
-        method: str = STACK,
-        all_orders: bool = False,
-    ) -> Iterator[tuple[int, RttAnswer]]:
-        """As `rtt_many`, as an iterator of (index, answer) in any order."""
-        if all_orders and not (raw or self.stack is None):
-            raise UsageError("all_orders needs raw: only raw answers are averaged over orders")
-        if method not in (STACK, RAW) and self.stack is None:
-            raise UsageError(
-                f"this run has no stack, so it cannot be asked for {method!r}; calibrate it first"
-            )
-        return answering.answers(
-            self,
-            questions,
-            stack=self.stack,
-            method=RAW if raw else method,
-            data=self.data if data is None else data if isinstance(data, Data) else Data(data),
-            all_orders=all_orders,
-            lost_to=self.lost_to,
-        )
 
     def rtt_scores(
         self,
@@ -312,25 +238,3 @@ class Model(AddressQueries):
         rows = self.data if data is None else data if isinstance(data, Data) else Data(data)
         possible = questions if candidates is None else candidates
         return planning.plan(self, questions, possible, budget, by=by, data=rows)
-
-    def prompts(
-        self,
-        questions: Sequence[Question],
-        *,
-        order: Sequence[Field] = ONE_ORDER,
-        tail: Sequence[int] = (RTT,),
-        answer: int | None = None,
-    ) -> list[Prompt]:
-        """The questions as tokens: with `answer` more, at most the length that the model was trained on."""
-        room = self.config.max_length - 1 - (self.encoding.bytes if answer is None else answer)
-        return build_prompts(questions, self.encoding, room, order=order, tail=tail)
-
-    def distributions(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, RttDistribution]]:
-        """The distribution of the RTT after prompts that end in RTT, as (index, distribution)."""
-        return rtt_query.distributions(self.engine, self.encoding, prompts)
-
-
-def _lost_to(stack: Path | None) -> dict[str, dict[str, Any]]:
-    """What the run's report says of simple methods that were better: `fit` writes it beside the stack."""
-    path = None if stack is None else stack / "verdict.json"
-    return json.loads(path.read_text())["lost_to"] if path is not None and path.is_file() else {}

@@ -26,7 +26,7 @@ from ping_llm.measurements.history import History
 from ping_llm.splits.novelty import Novelty
 
 if TYPE_CHECKING:
-    from ping_llm.answer.model import Model
+    from ping_llm.answer.rtt_model import RttModel
 
 
 #: Newest measurements of a source that are considered for a context.
@@ -151,13 +151,13 @@ class Curves:
         )
 
 
-def asking_of(model: "Model") -> Asking:
+def asking_of(model: "RttModel") -> Asking:
     """The prompts of a run: sources are left unnamed only if it was trained on such contexts."""
     return ALSO_UNNAMED if model.knows_unnamed_sources else Asking()
 
 
 def curves(
-    model: "Model",
+    model: "RttModel",
     queries: Queries,
     history: History,
     trained: Novelty | None = None,
@@ -170,7 +170,7 @@ def curves(
     return averaged(model, prompts, owner, len(queries))
 
 
-def averaged(model: "Model", prompts: Sequence[Prompt], owner: np.ndarray, count: int) -> Curves:
+def averaged(model: "RttModel", prompts: Sequence[Prompt], owner: np.ndarray, count: int) -> Curves:
     """The answers to prompts, averaged over those of each of `count` queries; `owner` says whose each is."""
     each = np.empty((len(prompts), len(GRID)))
     failure, used = np.empty(len(prompts)), np.array([prompt.used for prompt in prompts], np.int64)

@@ -7,16 +7,19 @@ destination, then the rest.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ping_llm.answer.context import Context, Question
-from ping_llm.contexts.memory_rows import MemoryRows, rows_of_columns
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
 from ping_llm.recent import Recent
-from ping_llm.rows.store import RowStore
+
+if TYPE_CHECKING:
+    from ping_llm.contexts.memory_rows import MemoryRows
+    from ping_llm.rows.store import RowStore
 
 #: A neighbour of a destination shares these first bytes with it: /24 of IPv4 (packed at 12), /48 of IPv6.
 _NEIGHBOUR_BYTES = {4: 15, 6: 6}
@@ -72,19 +75,23 @@ _KEPT = 2_000_000
 class Data:
     """Probe rows (`ping-llm rows build`), found by source through their index."""
 
-    def __init__(self, path: str | Path, store: RowStore | MemoryRows | None = None):
+    def __init__(self, path: str | Path, store: "RowStore | MemoryRows | None" = None):
+        from ping_llm.rows.store import RowStore  # imported late: questions with a context need no rows
+
         self.path = Path(path)
-        self._store = store or RowStore(path)
+        self.store = store or RowStore(path)
         self._read: Recent[bytes, Columns] = Recent(_KEPT, len)
 
     @classmethod
     def of(cls, measurements: Columns) -> "Data":
         """Measurements in memory."""
+        from ping_llm.contexts.memory_rows import rows_of_columns
+
         return cls("memory", rows_of_columns(measurements))
 
     @property
     def fingerprint(self) -> str:
-        return self._store.fingerprint
+        return self.store.fingerprint
 
     def history(self, questions: Sequence[Question]) -> History:
         """All measurements of the questions' sources; `History` selects those earlier than each question.
@@ -112,7 +119,7 @@ class Data:
         return Context.of(known.src, known.dst, known.time, known.rtt, np.arange(len(chosen)))
 
     def _past(self, src: Prefix, time: int | None) -> Columns:
-        index = self._store.index
+        index = self.store.index
         rows = self.rows_of(src)
         if not src.is_whole and time is not None:
             rows = rows[index.first_time[rows] < time]
@@ -124,7 +131,7 @@ class Data:
         key = src.packed + rows.tobytes()
         known = self._read.get(key)
         if known is None:
-            block = self._store.read(rows)
+            block = self.store.read(rows)
             own = np.broadcast_to(np.frombuffer(src.packed, np.uint8), block.dst.shape)
             known = Columns(block.time, own, block.dst, block.rtt)
             self._read.put(key, known)
@@ -133,7 +140,7 @@ class Data:
     def rows_of(self, src: Prefix) -> np.ndarray:
         """Numbers of the rows of a source, or of all sources of a prefix."""
         known = src.packed_length
-        index = self._store.index.src
+        index = self.store.index.src
         if not known:
             return np.arange(len(index))
         # The last bytes differ most: comparing them first leaves few rows to compare.
@@ -144,8 +151,9 @@ class Data:
 
     def columns(self) -> Columns:
         """Every measurement, ordered by time: what a simple method learns from."""
-        block = self._store.read(np.arange(len(self._store)))
+        block = self.store.read(np.arange(len(self.store)))
         counts = np.diff(block.offsets)
+        kind = block.kind if block.kind.any() else None
         return Columns(
-            block.time, np.repeat(block.src, counts, axis=0), block.dst, block.rtt
+            block.time, np.repeat(block.src, counts, axis=0), block.dst, block.rtt, kind=kind
         ).sorted_by_time()

@@ -18,15 +18,18 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ping_llm.answer.context import Prompt
 from ping_llm.answer.distribution import RttDistribution, bits_of
 from ping_llm.measurements.schema import MAX_RTT_MS, NO_REPLY
-from ping_llm.model.engine import Engine, Prefix
 from ping_llm.tokens.rtt import RttEncoding
 from ping_llm.tokens.vocab import BYTE0, FAILED, RTT
+
+if TYPE_CHECKING:
+    from ping_llm.model.engine import Engine, Prefix
 
 #: Splitting ends when the intervals that are too wide hold less than this.
 TOLERANCE = 1e-4
@@ -91,7 +94,9 @@ class ByteTree:
         return np.append(low[order], end), mass[order] / mass.sum()
 
 
-def grow(engine: Engine, encoding: RttEncoding, prefix: Prefix, row: int, failure: float) -> RttDistribution:
+def grow(
+    engine: "Engine", encoding: RttEncoding, prefix: "Prefix", row: int, failure: float
+) -> RttDistribution:
     """The distribution of one row of a prefix whose tail ends in RTT."""
     alone = prefix.row(row)
     tree = ByteTree(encoding)
@@ -157,7 +162,7 @@ class RttScores:
 
 
 def distributions(
-    engine: Engine, encoding: RttEncoding, prompts: Sequence[Prompt]
+    engine: "Engine", encoding: RttEncoding, prompts: Sequence[Prompt]
 ) -> Iterator[tuple[int, RttDistribution]]:
     """The distribution after each prompt (which ends in RTT), as (index, distribution), in any order."""
     for batch, prefix in _read(engine, prompts):
@@ -173,7 +178,7 @@ def distributions(
 
 
 def scores(
-    engine: Engine,
+    engine: "Engine",
     encoding: RttEncoding,
     prompts: Sequence[Prompt],
     observed: np.ndarray | None,
@@ -208,7 +213,7 @@ def _within(encoding: RttEncoding, rtt: float) -> float:
     return min(rtt, encoding.clip_limit_ms) if encoding.clip_limit_ms and rtt > 0 else rtt
 
 
-def _read(engine: Engine, prompts: Sequence[Prompt]) -> Iterator[tuple[np.ndarray, Prefix]]:
+def _read(engine: "Engine", prompts: Sequence[Prompt]) -> "Iterator[tuple[np.ndarray, Prefix]]":
     """Read the prompts, those with the same context one after the other: it is read once for all of them.
 
     The engine keeps the contexts read last, so that the next call about the same source need not read them.
@@ -226,7 +231,7 @@ def _read(engine: Engine, prompts: Sequence[Prompt]) -> Iterator[tuple[np.ndarra
         yield np.array([index]), engine.extend(engine.context(context), [prompt.ids[len(context) :]], tail=2)
 
 
-def _failure(prefix: Prefix) -> np.ndarray:
+def _failure(prefix: "Prefix") -> np.ndarray:
     """P(FAILED) given that a result comes next."""
     out: np.ndarray = 1.0 / (
         1.0 + np.exp(prefix.tail[:, -2, RTT].astype(np.float64) - prefix.tail[:, -2, FAILED])
@@ -239,11 +244,11 @@ def _normalised(log_probabilities: np.ndarray) -> np.ndarray:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def _first_byte(grid: Grid, prefix: Prefix) -> np.ndarray:
+def _first_byte(grid: Grid, prefix: "Prefix") -> np.ndarray:
     return _normalised(prefix.tail[:, -1, BYTE0 : BYTE0 + grid.first_bytes])
 
 
-def _second_byte(engine: Engine, grid: Grid, prefix: Prefix, first: np.ndarray) -> np.ndarray:
+def _second_byte(engine: "Engine", grid: Grid, prefix: "Prefix", first: np.ndarray) -> np.ndarray:
     """P(second byte | first byte): first is int [rows, ways], the result float64 [rows, ways, 256]."""
     out = engine.branch(prefix, (BYTE0 + first[..., None]).astype(np.int32))[:, :, 0, BYTE0:].astype(
         np.float64
@@ -253,7 +258,7 @@ def _second_byte(engine: Engine, grid: Grid, prefix: Prefix, first: np.ndarray) 
     return _normalised(out)
 
 
-def _grid_mass(engine: Engine, grid: Grid, prefix: Prefix) -> np.ndarray:
+def _grid_mass(engine: "Engine", grid: Grid, prefix: "Prefix") -> np.ndarray:
     every = np.broadcast_to(np.arange(grid.first_bytes), (len(prefix), grid.first_bytes))
     joint = _first_byte(grid, prefix)[..., None] * _second_byte(engine, grid, prefix, every)
     out: np.ndarray = joint.reshape(len(prefix), -1)[:, : grid.codes]
@@ -261,7 +266,7 @@ def _grid_mass(engine: Engine, grid: Grid, prefix: Prefix) -> np.ndarray:
 
 
 def _points(
-    engine: Engine, grid: Grid, prefix: Prefix, observed: np.ndarray, levels: np.ndarray
+    engine: "Engine", grid: Grid, prefix: "Prefix", observed: np.ndarray, levels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """P(millisecond bin of the observed | reply) and quantiles."""
     rows = np.arange(len(prefix))

@@ -12,6 +12,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -30,9 +31,11 @@ from ping_llm.measurements.ids import Filter
 from ping_llm.splits.novelty import Novelty
 
 if TYPE_CHECKING:
-    from ping_llm.answer.model import Model
+    from ping_llm.answer.rtt_model import RttModel
 
 FOLDER, FILE, ARRAYS = "stack", "stack.json", "stack.safetensors"
+#: Of an edge export, instead of ARRAYS: NumPy alone reads it.
+EDGE_ARRAYS = "stack.npz"
 FORMAT = 1
 
 #: Among the components of a stack.
@@ -115,7 +118,7 @@ class Stack:
                 other.past_power = 0.0
         return replace(self, methods=methods, past_power=0.0)
 
-    def answer(self, model: "Model | None", queries: Queries, history: History) -> Answers:
+    def answer(self, model: "RttModel | None", queries: Queries, history: History) -> Answers:
         """The calibrated mixture for each question."""
         parts = [
             self._answer(model, queries.take(slice(start, start + CHUNK)), _limited(history, start))
@@ -123,7 +126,7 @@ class Stack:
         ]
         return _joined(parts) if parts else _joined([self._answer(model, queries, history)])
 
-    def _answer(self, model: "Model | None", queries: Queries, history: History) -> Answers:
+    def _answer(self, model: "RttModel | None", queries: Queries, history: History) -> Answers:
         def ask(part: Queries, back: History, rows: np.ndarray) -> network.Curves:
             assert model is not None
             return self.capped(network.curves(model, part, back, self.network_trained))
@@ -240,19 +243,29 @@ class Stack:
         path = folder / FILE
         if not path.is_file():
             return None
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
         try:
             stored = json.loads(path.read_text())
             if stored["format"] != FORMAT:
                 raise PingError(f"{path} has format {stored['format']}, this version reads {FORMAT}")
-            made = state.unpack(stored["stack"], load_file(folder / ARRAYS), _classes())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+            made = state.unpack(stored["stack"], _arrays(folder), _classes())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, BadZipFile) as error:
             raise PingError(f"{path} is not a stack ({error}); `ping-llm calibrate` writes one") from None
         if not isinstance(made, Stack):
             raise PingError(f"{path} is not a stack; `ping-llm calibrate` writes one")
         return made
+
+
+def _arrays(folder: Path) -> state.Arrays:
+    if (folder / EDGE_ARRAYS).is_file():
+        with np.load(folder / EDGE_ARRAYS, allow_pickle=False) as stored:
+            return dict(stored)
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return load_file(folder / ARRAYS)
+    except SafetensorError as error:
+        raise ValueError(error) from None
 
 
 def recalibrated(levels: np.ndarray, shift: np.ndarray | float, scale: np.ndarray | float) -> np.ndarray:

@@ -54,31 +54,24 @@ def fit(
 
     An interrupted fit resumes with the same command. DATA must have at least 300 measurements.
     """
-    from ping_llm.answer.methods.registry import full_name
-    from ping_llm.evaluate.inputs import address_questions
-    from ping_llm.fit.options import FitOptions
-    from ping_llm.fit.run import fit as run_fit
+    from ping_llm import _api
     from ping_llm.fit.screen import summary_text
-    from ping_llm.splits.holdout import SplitOptions
     from ping_llm.tables import print_json
 
-    names = () if baselines == "all" else tuple(full_name(name) for name in baselines.split(","))
-    options = FitOptions(
+    result = _api.fit(
+        inputs,
+        run,
         minutes=minutes,
         config=config,
         traceroutes=traceroutes,
+        start=start,
         final=final,
-        seed=seed,
-        splits=SplitOptions(seed=seed),
         queries=queries,
-        address_questions=address_questions(queries, 10),
-        baselines=names,
+        baselines=() if baselines == "all" else baselines.split(","),
+        seed=seed,
+        world=world,
+        say=lambda text: typer.echo(text, err=True),
     )
-
-    def say(text: str) -> None:
-        typer.echo(text, err=True)
-
-    result = run_fit(inputs, run, options, say, start=start, world=world)
     if as_json:
         print_json(result)
     else:
@@ -227,7 +220,7 @@ def _text(value: object) -> str:
 
 
 def register_runs(app: typer.Typer) -> None:
-    runs = typer.Typer(help="List runs and plot their learning curves.")
+    runs = typer.Typer(help="List runs, follow them, and plot their learning curves.")
     app.add_typer(runs, name="runs")
 
     @runs.callback(invoke_without_command=True)
@@ -280,6 +273,30 @@ def register_runs(app: typer.Typer) -> None:
         draw(run, out, key)
         typer.echo(str(out))
 
+    @runs.command()
+    def watch(
+        run: Path = typer.Argument(help="Run."),
+        as_json: bool = typer.Option(False, "--json", help="Print each record as JSON."),
+        last: int = typer.Option(10, "--last", "-n", min=0, help="Records of the past to print first."),
+        once: bool = typer.Option(False, "--once", help="Print what there is and end."),
+    ) -> None:
+        """Follow a training in the terminal until it ends: loss, speed, and the stages of its pipeline."""
+        from ping_llm.train.follow import follow, text_of
+        from ping_llm.train.records import line
+
+        for record in follow(run, last=last, once=once):
+            typer.echo(line(record).rstrip() if as_json else text_of(record))
+
+    @runs.command()
+    def report(
+        run: Path = typer.Argument(help="Run."),
+        out: Path | None = typer.Option(None, "--out", help="Page to write.  [default: RUN/report.html]"),
+    ) -> None:
+        """Write the story of a training as one HTML page: loss by field, speed, waiting, environment."""
+        from ping_llm.train.page import write
+
+        typer.echo(str(write(run, out or run / "report.html")))
+
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
@@ -292,9 +309,14 @@ def register_export(app: typer.Typer) -> None:
 def export(
     run: Path = typer.Argument(help="Run, checkpoint or export.", show_default=False),
     to: str = typer.Option(
-        "hf", "--to", help="Format. hf: Hugging Face folder. onnx: graph with a KV cache."
+        "hf",
+        "--to",
+        help="Format. hf: Hugging Face folder. onnx: graph with a KV cache. edge: for small devices, with a "
+        "runner that needs only NumPy and onnxruntime.",
     ),
-    out: Path | None = typer.Option(None, "--out", help="Output folder.  [default: RUN/export or RUN/onnx]"),
+    out: Path | None = typer.Option(
+        None, "--out", help="Output folder.  [default: RUN/export, RUN/onnx or RUN/edge]"
+    ),
     int8: bool = typer.Option(
         True, help="With onnx: also write a graph with 8-bit weights and measure its loss."
     ),
@@ -305,13 +327,17 @@ def export(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Export a model as safetensors with a model card, or as ONNX."""
+    """Export a model as safetensors with a model card, as ONNX, or for small devices."""
     from ping_llm.tables import print_json, table
 
-    if to not in ("hf", "onnx"):
-        raise UsageError(f"--to must be hf or onnx, not {to!r}")
-    folder = out or run / ("export" if to == "hf" else "onnx")
-    written = _hugging_face(run, folder) if to == "hf" else _onnx(run, folder, int8, data)
+    if to not in ("hf", "onnx", "edge"):
+        raise UsageError(f"--to must be hf, onnx or edge, not {to!r}")
+    if to == "edge":
+        written = _edge(run, out or run / "edge")
+    elif to == "onnx":
+        written = _onnx(run, out or run / "onnx", int8, data)
+    else:
+        written = _hugging_face(run, out or run / "export")
     if as_json:
         print_json(written)
     else:
@@ -327,6 +353,15 @@ def _hugging_face(run: Path, folder: Path) -> dict[str, Any]:
     model = model_export.read(folder)
     write_text(folder / "README.md", model_card(model, run if (run / "run.json").is_file() else None))
     return {"folder": str(folder), "files": [_size(path) for path in sorted(folder.iterdir())]}
+
+
+def _edge(run: Path, folder: Path) -> dict[str, Any]:
+    from ping_llm.extras import need
+
+    need("onnx")
+    from ping_llm.answer import edge_export
+
+    return edge_export.write(run, folder)
 
 
 def _onnx(run: Path, folder: Path, int8: bool, data: Path | None) -> dict[str, Any]:

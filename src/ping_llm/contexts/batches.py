@@ -5,6 +5,7 @@ processes, hosts and restarts only decide who makes which part of it, and when. 
 unit. `Stream` holds what identifies a stream; it is small enough to be sent to another process.
 """
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,9 +15,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from ping_llm.contexts.kinds import of_kinds
 from ping_llm.contexts.options import ContextOptions, Parameters
 from ping_llm.contexts.plan import Place, Planner, Unit, unit_sequences
-from ping_llm.contexts.units import NOTES, SKIP, STOP, FilledUnit, Rows, UnitFiller
+from ping_llm.contexts.units import NOTES, SKIP, STOP, FilledUnit, Rows, Spent, UnitFiller
 from ping_llm.errors import PingError, UsageError
 from ping_llm.rows.store import RowStore
 
@@ -111,6 +113,30 @@ def open_rows(rows: str | Path | Rows, data_format: str = "probe_chunks") -> Row
 STATE_VERSION = 1
 
 
+@dataclass
+class Stages:
+    """Seconds of the loader's stages over all of its threads or processes, of the units handed out so far.
+
+    Attributes:
+        plan, read, fill: work.
+        ready: how long units lay ready. Divided by the time passed, it is the mean number of them that did.
+        units: how many.
+    """
+
+    plan: float = 0.0
+    read: float = 0.0
+    fill: float = 0.0
+    ready: float = 0.0
+    units: int = 0
+
+    def add(self, spent: Spent) -> None:
+        self.plan += spent.plan
+        self.read += spent.read
+        self.fill += spent.fill
+        self.ready += max(time.monotonic() - spent.ready_at, 0.0)
+        self.units += 1
+
+
 class Batches:
     """An iterator of packed batches.
 
@@ -159,9 +185,10 @@ class Batches:
                 f"threads {threads}, workers {workers}, ram_budget_mb {ram_budget_mb}: none can be negative; "
                 f"per_worker_buffer_size {per_worker_buffer_size} must be at least 1"
             )
+        options = options or ContextOptions()
         self.stream = Stream(
-            rows=open_rows(rows, data_format),
-            options=options or ContextOptions(),
+            rows=of_kinds(open_rows(rows, data_format), options.kind_names),
+            options=options,
             batch_size=batch_size,
             length=length,
             seed=seed,
@@ -185,6 +212,12 @@ class Batches:
         self._pools: tuple[ThreadPoolExecutor, ...] = ()
         self._grain: Any = None
         self.bad_rows: set[int] = set()  # rows skipped by this host so far
+        self.stages = Stages()
+
+    @property
+    def lanes(self) -> int:
+        """Threads or processes that read and fill side by side."""
+        return self._workers or self._threads or 1
 
     @property
     def contexts_per_epoch(self) -> int:
@@ -215,6 +248,7 @@ class Batches:
                 self._filled = None
                 raise
             self.bad_rows.update(self._current.bad_rows)
+            self.stages.add(self._current.spent)
         return self._current
 
     def skip_unit(self) -> None:
@@ -297,7 +331,17 @@ class Batches:
             return self._from_grain()
         if self._threads:
             return self._from_threads()
-        return map(self._filler.fill, self.plans())
+        return (self._filler.fill(unit, seconds) for unit, seconds in self._timed_plans())
+
+    def _timed_plans(self) -> Iterator[tuple[Unit, float]]:
+        """Each plan, and the seconds that it took."""
+        plans = self.plans()
+        while True:
+            begun = time.monotonic()
+            unit = next(plans, None)
+            if unit is None:
+                return
+            yield unit, time.monotonic() - begun
 
     def _from_threads(self) -> Iterator[FilledUnit]:
         # One more thread plans a unit ahead: planning takes 1 ms, which the caller would wait for.
@@ -305,13 +349,13 @@ class Batches:
         filling = ThreadPoolExecutor(self._threads, "ping-llm-contexts")
         planning = ThreadPoolExecutor(1, "ping-llm-plans")
         self._pools = (filling, planning)
-        plans = self.plans()
+        plans = self._timed_plans()
         planned = planning.submit(next, plans, None)
         waiting: deque[Future[FilledUnit]] = deque()
         while True:
-            while len(waiting) < self._ahead and (unit := planned.result()) is not None:
+            while len(waiting) < self._ahead and (plan := planned.result()) is not None:
                 planned = planning.submit(next, plans, None)
-                waiting.append(filling.submit(self._filler.fill, unit))
+                waiting.append(filling.submit(self._filler.fill, *plan))
             if not waiting:
                 return
             yield waiting.popleft().result()

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from grain._src.python.dataset.stats import pretty_format_summary, record_next_d
 
 from ping_llm.contexts.batches import Stream
 from ping_llm.contexts.plan import Place, Unit
-from ping_llm.contexts.units import FilledUnit
+from ping_llm.contexts.units import FilledUnit, Spent
 from ping_llm.files import write_text
 
 #: A worker whose parent is gone ends within so many seconds.
@@ -55,7 +56,10 @@ class UnitIterator(grain.DatasetIterator):
     @record_next_duration_if_output
     def __next__(self) -> dict[str, np.ndarray]:
         with self._stats.record_self_time():
-            return self._stats.record_output_spec(_element(self._filler.fill(self._next_of_mine())))
+            begun = time.monotonic()
+            unit = self._next_of_mine()
+            filled = self._filler.fill(unit, time.monotonic() - begun)
+            return self._stats.record_output_spec(_element(filled))
 
     def _next_of_mine(self) -> Unit:
         while True:
@@ -139,6 +143,7 @@ def _element(filled: FilledUnit) -> dict[str, np.ndarray]:
         "segments": filled.segments,
         "notes": filled.notes,
         "bad_rows": np.array(filled.bad_rows, np.int64),
+        "spent": np.array(astuple(filled.spent)),
         "places": np.array(
             [unit.start.epoch, unit.start.position, unit.end.epoch, unit.end.position, unit.used], np.int64
         ),
@@ -171,4 +176,5 @@ def unit_of(element: dict[str, np.ndarray]) -> FilledUnit:
         element["segments"],
         element["notes"],
         tuple(element["bad_rows"].tolist()),
+        Spent(*element["spent"].tolist()),
     )

@@ -1,6 +1,7 @@
 """A planned unit becomes arrays: read the rows that this host needs in few calls, run the kernel on them."""
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -39,6 +40,16 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
+class Spent:
+    """Seconds that making a unit took, and when it was ready (time.monotonic, the same in all processes)."""
+
+    plan: float
+    read: float
+    fill: float
+    ready_at: float
+
+
+@dataclass(frozen=True)
 class FilledUnit:
     """This host's share of a unit.
 
@@ -47,6 +58,7 @@ class FilledUnit:
         inputs, targets, positions, segments: int32 [batches, local batch, length].
         notes: int32 [batches, local batch, max_segments, NOTES], what each context is (see fill.py).
         bad_rows: the rows that were skipped.
+        spent: what it took.
     """
 
     unit: Unit
@@ -56,6 +68,7 @@ class FilledUnit:
     segments: np.ndarray
     notes: np.ndarray
     bad_rows: tuple[int, ...]
+    spent: Spent
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -100,13 +113,15 @@ class UnitFiller:
         lanes = np.arange(local) + self.process_index * local
         return np.arange(batches)[:, None] * self.batch_size + lanes
 
-    def fill(self, unit: Unit) -> FilledUnit:
+    def fill(self, unit: Unit, planning: float = 0.0) -> FilledUnit:
+        """Fill a unit, whose planning took so many seconds."""
+        begun, reading = time.monotonic(), [0.0]
         mine = self.sequences_of(unit)
         sequences = mine.ravel()
         arrays, notes = _allocate(len(sequences), self.length, self.parameters.max_segments)
         bad: list[int] = []
         for begin, end in self._portions(unit, sequences):
-            self._fill(unit, sequences[begin:end], arrays[:, begin:end], notes[begin:end], bad)
+            self._fill(unit, sequences[begin:end], arrays[:, begin:end], notes[begin:end], bad, reading)
         inputs, targets, positions, segments = arrays.reshape(4, *mine.shape, self.length)
         return FilledUnit(
             unit,
@@ -116,6 +131,7 @@ class UnitFiller:
             segments,
             notes.reshape(*mine.shape, -1, NOTES),
             tuple(sorted(set(bad))),
+            Spent(planning, reading[0], (now := time.monotonic()) - begun - reading[0], now),
         )
 
     def _portions(self, unit: Unit, sequences: np.ndarray) -> list[tuple[int, int]]:
@@ -137,12 +153,20 @@ class UnitFiller:
         return portions
 
     def _fill(
-        self, unit: Unit, sequences: np.ndarray, arrays: np.ndarray, notes: np.ndarray, bad: list[int]
+        self,
+        unit: Unit,
+        sequences: np.ndarray,
+        arrays: np.ndarray,
+        notes: np.ndarray,
+        bad: list[int],
+        reading: list[float],
     ) -> None:
         group_begin, group_end, needed = groups_of(sequences, unit.first)
         context_row = np.full(len(unit.row), -1, np.int64)
         rows, context_row[needed] = np.unique(unit.row[needed], return_inverse=True)
+        begun = time.monotonic()
         block = self._read(rows, bad)
+        reading[0] += time.monotonic() - begun
         inputs, targets, positions, segments = arrays
         fill(
             targets,
@@ -238,4 +262,5 @@ def _join(blocks: list[RowBlock]) -> RowBlock:
         joined("probe_id"),
         joined("size"),
         joined("packet_error_count"),
+        joined("kind"),
     )

@@ -3,13 +3,12 @@
 The folder is a Hugging Face Llama folder; neither MaxText nor Orbax is needed to load it.
 """
 
-import json
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from ping_llm.errors import PingError
-from ping_llm.files import read_yaml, whole_file, write_bytes, write_json
+from ping_llm.files import read_object, read_yaml, whole_file, write_bytes, write_json
 from ping_llm.locks import only_writer
 from ping_llm.model import checkpoint, weights
 from ping_llm.model.config import ModelConfig
@@ -36,7 +35,7 @@ class Exported:
 def run_facts(source: Path) -> dict[str, Any]:
     """What run.json says of a run, or of that of a checkpoint or an export; nothing where there is none."""
     run = source if (source / RUN).is_file() else _run_of(source / "x")
-    return {} if run is None else _json(run / RUN)
+    return {} if run is None else read_object(run / RUN)
 
 
 def remembered_data(source: Path, *names: str) -> dict[str, str] | None:
@@ -133,8 +132,8 @@ def is_export(path: Path) -> bool:
 
 
 def _read_export(folder: Path) -> Exported:
-    config = ModelConfig.from_llama(_json(folder / CONFIG), str(folder / CONFIG))
-    tokens = _json(folder / TOKENS) if (folder / TOKENS).is_file() else _tokens(None)
+    config = ModelConfig.from_llama(read_object(folder / CONFIG), str(folder / CONFIG))
+    tokens = read_object(folder / TOKENS) if (folder / TOKENS).is_file() else _tokens(None)
     _check_tokens(tokens, folder / TOKENS)
     tensors = weights.read(folder / WEIGHTS, config)
     # A run's stack is newer than its export's copy.
@@ -153,16 +152,6 @@ def _check_tokens(tokens: dict[str, Any], path: Path) -> None:
     ):
         if key in tokens and not isinstance(tokens[key], kinds):
             raise PingError(f"{path}: {key} is {tokens[key]!r}; it must be {what}")
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise PingError(f"cannot read {path}: {error}") from error
-    if not isinstance(content, dict):
-        raise PingError(f"{path} must hold a JSON object")
-    return content
 
 
 def _stack(folder: Path | None) -> Path | None:
@@ -199,7 +188,7 @@ def _tokens(run: Path | None) -> dict[str, Any]:
     """The token schema of a run: tokens.json's content."""
     kept: dict[str, Any] = {}
     if run is not None and (run / RUN).is_file():
-        kept = _json(run / RUN)
+        kept = read_object(run / RUN)
     context = kept.get("context_options") or kept.get("context") or {}
     return token_schema(context)
 

@@ -4,6 +4,10 @@ Inputs: input_ids int64 [batch, new], and past_key_values.N.key/.value float32 [
 head_dim]. Outputs: logits float32 [batch, new, vocabulary], and present.N.key/.value, which hold past + new
 positions. The first call has a past of length 0 and begins with PAD (0). All rows of a batch have the same
 length.
+
+A graph for `edge.py` has two inputs more, and a batch of 1: position_ids int64 [new], and hidden float32
+[new, past + new], which is added to the attention: 0 where a new token sees a position, -1e30 where it does
+not. So many continuations of one context run side by side as one row, and share its cache without a copy.
 """
 
 from pathlib import Path
@@ -53,8 +57,12 @@ class _Graph:
         return made
 
 
-def build(config: ModelConfig, tensors: Tensors, int8: bool = False) -> onnx.ModelProto:
+def build(
+    config: ModelConfig, tensors: Tensors, int8: bool = False, branching: bool = False
+) -> onnx.ModelProto:
     """The graph, with its weights inside: as floats, or as 8-bit integers with a scale for each output.
+
+    `branching` makes the graph with position_ids and hidden.
 
     Only weights are rounded: rounding activations, too, as dynamic quantization does, cost 0.04 bits a token.
     """
@@ -83,21 +91,7 @@ def build(config: ModelConfig, tensors: Tensors, int8: bool = False) -> onnx.Mod
         root = graph.call("Sqrt", graph.call("Add", square, epsilon))
         return graph.call("Mul", graph.call("Div", x, root), graph.constant(tensors[f"{name}.weight"], name))
 
-    past = graph.call("Gather", graph.call("Shape", "past_key_values.0.key"), graph.ints(2))
-    new = graph.call("Gather", graph.call("Shape", "input_ids"), graph.ints(1))
-    end = graph.call("Add", past, new)
-
-    def scalar(name: str) -> str:
-        return graph.call("Squeeze", name, graph.ints(0))
-
-    one, zero = graph.constant(np.array(1, np.int64), "one"), graph.constant(np.array(0, np.int64), "zero")
-    positions = graph.call("Range", scalar(past), scalar(end), one)
-    keys_seen = graph.call("Range", zero, scalar(end), one)
-    later = graph.call("Greater", graph.call("Unsqueeze", keys_seen, graph.ints(0)),
-                       graph.call("Unsqueeze", positions, graph.ints(1)))  # fmt: skip
-    hidden = graph.constant(np.array(-1e30, np.float32), "hidden")
-    mask = graph.call("Where", later, hidden, graph.constant(np.array(0, np.float32), "shown"))
-
+    positions, mask = ("position_ids", "hidden") if branching else _places(graph)
     half = dim // 2
     frequencies = (config.rope_theta ** (-np.arange(half) / half)).astype(np.float32)
     angles = graph.call(
@@ -146,10 +140,29 @@ def build(config: ModelConfig, tensors: Tensors, int8: bool = False) -> onnx.Mod
             "Add", x, graph.call("MatMul", graph.call("Mul", gate, up), weight(f"{at}.mlp.down_proj"))
         )
     graph.call("MatMul", normed(x, "model.norm"), weight("lm_head"), output="logits")
-    return _model(graph, config)
+    return _model(graph, config, branching)
 
 
-def _model(graph: _Graph, config: ModelConfig) -> onnx.ModelProto:
+def _places(graph: _Graph) -> tuple[str, str]:
+    """Positions and mask of a row of new tokens that goes on where its past ends."""
+    past = graph.call("Gather", graph.call("Shape", "past_key_values.0.key"), graph.ints(2))
+    new = graph.call("Gather", graph.call("Shape", "input_ids"), graph.ints(1))
+    end = graph.call("Add", past, new)
+
+    def scalar(name: str) -> str:
+        return graph.call("Squeeze", name, graph.ints(0))
+
+    one, zero = graph.constant(np.array(1, np.int64), "one"), graph.constant(np.array(0, np.int64), "zero")
+    positions = graph.call("Range", scalar(past), scalar(end), one)
+    keys_seen = graph.call("Range", zero, scalar(end), one)
+    later = graph.call("Greater", graph.call("Unsqueeze", keys_seen, graph.ints(0)),
+                       graph.call("Unsqueeze", positions, graph.ints(1)))  # fmt: skip
+    hidden = graph.constant(np.array(-1e30, np.float32), "hidden")
+    mask = graph.call("Where", later, hidden, graph.constant(np.array(0, np.float32), "shown"))
+    return positions, mask
+
+
+def _model(graph: _Graph, config: ModelConfig, branching: bool) -> onnx.ModelProto:
     def floats(name: str, shape: list[Any]) -> Any:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
@@ -157,6 +170,9 @@ def _model(graph: _Graph, config: ModelConfig) -> onnx.ModelProto:
     cache = ["batch", config.kv_heads, "past", config.head_dim]
     grown = ["batch", config.kv_heads, "all", config.head_dim]
     inputs = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "new"])]
+    if branching:
+        inputs.append(helper.make_tensor_value_info("position_ids", TensorProto.INT64, ["new"]))
+        inputs.append(floats("hidden", ["new", "all"]))
     inputs += [floats(f"past_key_values.{name}", cache) for name in names]
     outputs = [floats("logits", ["batch", "new", config.vocabulary])]
     outputs += [floats(f"present.{name}", grown) for name in names]
@@ -168,9 +184,11 @@ def _model(graph: _Graph, config: ModelConfig) -> onnx.ModelProto:
     return model
 
 
-def write(config: ModelConfig, tensors: Tensors, path: Path, *, int8: bool = False) -> None:
+def write(
+    config: ModelConfig, tensors: Tensors, path: Path, *, int8: bool = False, branching: bool = False
+) -> None:
     with whole_file(path) as aside:
-        aside.write_bytes(build(config, tensors, int8).SerializeToString())
+        aside.write_bytes(build(config, tensors, int8, branching).SerializeToString())
 
 
 class Session:

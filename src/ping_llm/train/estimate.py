@@ -41,7 +41,7 @@ def plan(config: str, overrides: Sequence[str] = (), *, rows: Path | None = None
         "activations_mib_per_device": activation_bytes(full, devices) / _MIB,
     }
     if with_data:
-        figures |= _of_data(full)
+        figures |= of_data(full)
     return figures
 
 
@@ -65,16 +65,20 @@ def activation_bytes(config: Any, devices: int) -> float:
     return sequences * length * (element * (layers * kept + recomputed) + logits)
 
 
-def _of_data(config: Any) -> dict[str, Any]:
+def of_data(config: Any) -> dict[str, Any]:
     """Steps per epoch, from the rows' index and the packing of the first unit."""
     from ping_llm.contexts.batches import open_rows
+    from ping_llm.contexts.kinds import of_kinds
     from ping_llm.contexts.options import Parameters
     from ping_llm.contexts.plan import Place, Planner, unit_sequences
 
-    store = open_rows(config.network_train_files, config.network_data_format)
+    if config.network_data_format == settings.PRETOKENIZED:
+        return _of_stored(config)
+    options = settings.context_options(config)
+    store = of_kinds(open_rows(config.network_train_files, config.network_data_format), options.kind_names)
     batch, length = config.global_batch_size_to_load, config.max_target_length
     sequences = unit_sequences(batch)
-    parameters = Parameters.of(settings.context_options(config), length)
+    parameters = Parameters.of(options, length)
     planner = Planner(store.index, parameters, sequences, length, config.data_shuffle_seed)
     unit = planner.plan(Place(0, 0), 1)
     packed = max(len(unit.row) / max(unit.used, 1), 1e-9)
@@ -82,6 +86,21 @@ def _of_data(config: Any) -> dict[str, Any]:
     return {
         "rows": len(store.index),
         "contexts_per_epoch": planner.contexts,
+        "contexts_per_sequence": packed,
+        "steps_per_epoch": per_epoch,
+        "epochs": config.steps / per_epoch,
+    }
+
+
+def _of_stored(config: Any) -> dict[str, Any]:
+    """The same of stored contexts, as if sequences were full."""
+    from ping_llm.contexts.stored import Stored
+
+    stored = Stored.open(config.network_train_files)
+    packed = max(stored.contexts * config.max_target_length / stored.tokens, 1.0)
+    per_epoch = stored.contexts / packed / config.global_batch_size_to_load
+    return {
+        "contexts_per_epoch": stored.contexts,
         "contexts_per_sequence": packed,
         "steps_per_epoch": per_epoch,
         "epochs": config.steps / per_epoch,

@@ -1,6 +1,9 @@
 """Whether this machine can train a model: what its processors give, and what the model takes."""
 
+import os
+import platform
 import time
+from importlib.metadata import version
 from typing import Any
 
 from ping_llm.errors import UsageError
@@ -32,6 +35,47 @@ def refuse_cpu(config: Any, seam: Any) -> None:
         f"(`ping-llm doctor` says why): {config.steps:,} steps would take about {hours:,.0f} hours. "
         "--allow-cpu trains all the same; tiny and menog are for CPUs"
     )
+
+
+#: Peak FLOP/s of dense matrix products by the name of the device, in bfloat16 and in float32 (TF32), from
+#: NVIDIA's data sheets (of the SXM versions). A name that contains another stands before it.
+_PEAKS = (
+    ("H100", 989e12, 494e12),
+    ("H200", 989e12, 494e12),
+    ("A100", 312e12, 156e12),
+    ("L40S", 362e12, 183e12),
+    ("L4", 121e12, 60e12),
+    ("A10G", 70e12, 35e12),
+    ("A10", 125e12, 62e12),
+    ("T4", 65e12, 8.1e12),
+)
+
+
+def peak_flops(dtype: str) -> float:
+    """FLOP/s of one of JAX's devices at most: of GPUs by their name, of CPUs measured; 0: unknown."""
+    import jax
+
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        return matrix_flops()
+    found = (peaks for peaks in _PEAKS if peaks[0] in device.device_kind)
+    _, half, single = next(found, ("", 0.0, 0.0))
+    return half if "16" in dtype else single
+
+
+def environment() -> dict[str, Any]:
+    """What a training runs on, for run.json."""
+    import jax
+
+    packages = ("ping-llm", "maxtext", "jax", "numpy")
+    device = jax.local_devices()[0]
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+        "devices": jax.device_count(),
+        "device": device.device_kind,
+        "cores": os.cpu_count(),
+    }
 
 
 def matrix_flops(size: int = 1024, seconds: float = 0.2) -> float:

@@ -44,17 +44,24 @@ def data_of(config: Any) -> dict[str, str] | None:
     if config.dataset_type != settings.DatasetType.NETWORK:
         return None
     if config.network_eval_files:  # refused now, and not at the first evaluation
-        _fingerprint(Path(config.network_eval_files), config.network_data_format)
+        _fingerprint(Path(config.network_eval_files), config)
     rows = Path(config.network_train_files).resolve()
-    return {"rows": str(rows), "fingerprint": _fingerprint(rows, config.network_data_format)}
+    return {"rows": str(rows), "fingerprint": _fingerprint(rows, config)}
 
 
-def _fingerprint(rows: Path, data_format: str) -> str:
+def _fingerprint(rows: Path, config: Any) -> str:
     from ping_llm.contexts.batches import open_rows
     from ping_llm.rows.store import RowStore
 
+    data_format = config.network_data_format
     if data_format == "probe_chunks":
         return RowStore(rows).manifest["fingerprint"]  # damage is refused now, before anything is written
+    if data_format == settings.PRETOKENIZED:
+        from ping_llm.contexts.stored import Stored
+
+        stored = Stored.open(rows)
+        stored.check(settings.context_options(config), config.max_target_length)
+        return stored.fingerprint
     try:
         return open_rows(rows, data_format).fingerprint
     except (OSError, ValueError) as error:

@@ -3,6 +3,7 @@
 SIGTERM and SIGINT save a checkpoint after the current step and exit with code 75, which sysexits.h calls a
 temporary failure: the same command resumes. Schedulers send such a signal before they take a machine away
 (Slurm's --signal, Modal's timeout, a preemption). A second signal ends the process at once.
+SIGUSR1 asks for a view of the pipeline.
 """
 
 import os
@@ -70,7 +71,7 @@ class Stops:
 
     def __init__(self) -> None:
         self._several = jax.process_count() > 1
-        self._asked = False
+        self._asked = self._look = False
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Self:
@@ -78,6 +79,7 @@ class Stops:
             if self._several and number == signal.SIGTERM:
                 continue
             self._before[number] = signal.signal(number, self._ask)
+        self._before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._ask_to_look)
         return self
 
     def __exit__(
@@ -93,6 +95,14 @@ class Stops:
         self._asked = True
         if self._several:
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def _ask_to_look(self, number: int, frame: FrameType | None) -> None:
+        self._look = True
+
+    def look(self) -> bool:
+        """Whether SIGUSR1 has asked for a view of the pipeline since the last call."""
+        asked, self._look = self._look, False
+        return asked
 
     def requested(self, step: int) -> bool:
         if self._several:

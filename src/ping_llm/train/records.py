@@ -46,12 +46,12 @@ class Records:
             with whole_file(path) as aside, aside.open("w", encoding="utf-8") as kept:
                 for record in read(path):
                     if record["step"] < step:
-                        kept.write(_line(record))
+                        kept.write(line(record))
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
 
     def append(self, record: dict[str, Any]) -> None:
-        self._file.write(_line(record))
+        self._file.write(line(record))
         self._file.flush()
 
     def sync(self) -> None:
@@ -61,32 +61,39 @@ class Records:
         self._file.close()
 
 
-def _line(record: dict[str, Any]) -> str:
+def line(record: dict[str, Any]) -> str:
+    """A record as metrics.jsonl has it."""
     return json.dumps(record, allow_nan=False) + "\n"
 
 
 class TrainingLine:
-    """Status line of a training: loss, tokens per second, share of time spent waiting for data, time left.
+    """Status line of a training: loss, tokens per second and device, MFU, waiting for data, time left.
 
     Rates are over the last WINDOW steps: a resumed run has no earlier ones, and compiling is not counted.
 
     Args:
         steps: number of all steps.
         ends_at: end of the time budget by time.monotonic, where the budget decides the number of steps.
+        devices: number of devices.
     """
 
     WINDOW = 50
 
-    def __init__(self, steps: int, ends_at: float | None = None):
-        self._steps, self._ends_at = steps, ends_at
+    def __init__(self, steps: int, ends_at: float | None = None, devices: int = 1):
+        self._steps, self._ends_at, self._devices = steps, ends_at, devices
+        self._mfu: deque[float] = deque(maxlen=self.WINDOW)
         self._line = StatusLine()
         self._recent: deque[tuple[float, int, float, float]] = deque(maxlen=self.WINDOW)
         self._loss = self._bits = float("nan")
         self._eval = ""
 
-    def train(self, step: int, loss: float, bits: float, tokens: float, waited: float) -> None:
+    def train(
+        self, step: int, loss: float, bits: float, tokens: float, waited: float, mfu: float | None = None
+    ) -> None:
         """`waited` is the feed's running total in seconds."""
         now = time.monotonic()
+        if mfu is not None and self._recent:  # the first step is mostly compiling
+            self._mfu.append(mfu)
         self._recent.append((now, step, tokens, waited))
         self._loss, self._bits = loss, bits
         last = step + 1 == self._steps
@@ -108,8 +115,11 @@ class TrainingLine:
             left = (self._steps - 1 - last) * seconds / (last - first)
             if self._ends_at:
                 left = max(self._ends_at - now, 0.0)
+            each = " per device" if self._devices > 1 else ""
+            parts.append(f"{tokens / seconds / self._devices:,.0f} tokens/s{each}")
+            if self._mfu:  # FLOPs are the same in each step, so the mean is harmonic
+                parts.append(f"MFU {100 * len(self._mfu) / sum(1 / mfu for mfu in self._mfu):.0f} %")
             parts += [
-                f"{tokens / seconds:,.0f} tokens/s",
                 f"data wait {100 * (waited - waited_then) / seconds:.1f} %",
                 f"{_duration(left)} left",
             ]

@@ -20,7 +20,7 @@ from ping_llm.locks import only_writer
 from ping_llm.model import doubts
 from ping_llm.train import made_with, runs, schedule, settings, wandb
 from ping_llm.train.first_weights import FirstWeights
-from ping_llm.train.hardware import refuse_cpu
+from ping_llm.train.hardware import environment, refuse_cpu
 from ping_llm.train.processes import Hosts
 
 
@@ -109,6 +109,8 @@ def train(
     found.append(None if asked is not None else doubts.about_steps(full.steps))
     for doubt in filter(None, found):
         print(f"warning: {doubt}", file=sys.stderr)
+    if data and hosts.index == 0:
+        _say_what(full, hosts.count, asked is None)
     with contextlib.ExitStack() as stack:
         if hosts.index == 0:
             stack.enter_context(only_writer(run, "train"))
@@ -116,6 +118,7 @@ def train(
                 first.write(full.scan_layers)
         about = {
             "process": runs.here(),
+            "environment": environment(),
             "processes": hosts.count,
             "config": config,
             "overrides": list(overrides),
@@ -129,6 +132,30 @@ def train(
             return launch.ended(_steps(launch, full, stops), started, marks)
         budget = budgets.Budget(run, made_with.schedule_of(run, asked), started)
         return launch.ended(_minutes(launch, budget, stops), started, marks)
+
+
+def _say_what(config: Any, hosts: int, steps_known: bool) -> None:
+    """What is about to be trained on, and a warning where it is repeated too often."""
+    from ping_llm.train.estimate import of_data
+    from ping_llm.train.pipeline import MANY_EPOCHS
+
+    figures, batch = of_data(config), config.global_batch_size_to_train_on
+    epochs = figures["epochs"] if steps_known else None
+    planned = f"{epochs:,.2g} epochs planned" if epochs else "epochs by the time budget"
+    print(
+        f"data: {config.network_data_format}, "
+        + (f"{figures['rows']:,} rows, " if "rows" in figures else "")
+        + f"{figures['contexts_per_epoch']:,} contexts per epoch · {hosts} host{'' if hosts == 1 else 's'} · "
+        f"{batch:,} sequences of {config.max_target_length:,} tokens per step · "
+        f"{figures['steps_per_epoch']:,.3g} steps per epoch, {planned}",
+        file=sys.stderr,
+    )
+    if epochs and epochs > MANY_EPOCHS:
+        print(
+            f"warning: {config.steps:,} steps repeat these data {epochs:,.0f} times; after {MANY_EPOCHS} "
+            "epochs more steps hardly help: train on more data, or lower steps",
+            file=sys.stderr,
+        )
 
 
 @dataclass

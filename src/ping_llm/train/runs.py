@@ -108,12 +108,9 @@ def standing(run: Path) -> Standing:
             train = record
         else:
             evaluation = record
-    state = about.get("state", "unknown")
-    if state == RUNNING and _gone(about.get("process", {})):
-        state = "killed"
     return Standing(
         name=str(run),
-        state=state,
+        state=_state(about),
         step=train["step"] + 1 if train else 0,
         steps=about.get("steps") or 0,
         loss=train["loss"] if train else None,
@@ -121,6 +118,16 @@ def standing(run: Path) -> Standing:
         eval_loss=evaluation["loss"] if evaluation else None,
         updated=str(about.get("updated", "")),
     )
+
+
+def state_of(run: Path) -> str:
+    """The state of `Standing`, without looking at the records."""
+    return _state(read(run))
+
+
+def _state(about: dict[str, Any]) -> str:
+    state = str(about.get("state", "unknown"))
+    return "killed" if state == RUNNING and _gone(about.get("process", {})) else state
 
 
 def _gone(process: dict[str, object]) -> bool:

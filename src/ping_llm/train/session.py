@@ -10,9 +10,10 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from ping_llm.contexts.batches import Stages
 from ping_llm.errors import PingError
 from ping_llm.model import ledger
-from ping_llm.train import runs, settings
+from ping_llm.train import hardware, pipeline, runs, settings
 from ping_llm.train.processes import Stops
 from ping_llm.train.records import Records, TrainingLine
 from ping_llm.train.schedule import Budget
@@ -22,7 +23,10 @@ class Source(Protocol):
     """Source of a feed: `contexts.batches.Batches`."""
 
     bad_rows: set[int]
+    stages: Stages
 
+    @property
+    def lanes(self) -> int: ...
     def __next__(self) -> dict[str, np.ndarray]: ...
     def get_state(self) -> dict[str, Any]: ...
     def set_state(self, state: dict[str, Any]) -> None: ...
@@ -38,6 +42,7 @@ class Feed:
     Attributes:
         taken: batches handed out since the start of the training, resumed ones included.
         waited: seconds spent here, the whole time that steps wait for data.
+        handing: seconds of it spent on handing batches to the devices.
         error: what ended the feed, if anything did; StopIteration means that the data ran out.
     """
 
@@ -45,7 +50,7 @@ class Feed:
         self._source, self._sharding, self._finite = source, sharding, finite
         self._beginning = source.get_state()
         self.taken = 0
-        self.waited = 0.0
+        self.waited = self.handing = 0.0
         self.error: BaseException | None = None
 
     def __iter__(self) -> Self:
@@ -55,6 +60,7 @@ class Feed:
         started = time.perf_counter()
         try:
             local = next(self._source)
+            filled = time.perf_counter()
             batch = {
                 key: jax.make_array_from_process_local_data(self._sharding, value)
                 for key, value in local.items()
@@ -68,8 +74,15 @@ class Feed:
             self.error = error
             raise
         self.taken += 1
-        self.waited += time.perf_counter() - started
+        now = time.perf_counter()
+        self.waited += now - started
+        self.handing += now - filled
         return batch
+
+    @property
+    def stages(self) -> Stages:
+        """What the loader did so far."""
+        return self._source.stages
 
     @property
     def bad_rows(self) -> set[int]:
@@ -120,10 +133,13 @@ class Session:
         self.stopped = self.decay_due = False
         self.marks: list[tuple[str, float]] = []
         self._feed: Feed | None = None
+        self._pipeline: pipeline.Pipeline | None = None
+        self._peak = 0.0
         self._eval_feed: Feed | None = None
         self._records: Records | None = None
         undecided = budget is not None and not budget.decided
-        self._live = TrainingLine(config.steps, budget.ends_at if budget is not None and undecided else None)
+        ends_at = budget.ends_at if budget is not None and undecided else None
+        self._live = TrainingLine(config.steps, ends_at, jax.device_count())
 
     @property
     def finished(self) -> bool:
@@ -147,6 +163,7 @@ class Session:
         epochs = config.network_epochs or None
         source = self._open(rows, config.global_batch_size_to_load, epochs)
         self._feed = Feed(source, for_train)
+        self._lanes = source.lanes
         if self.next_step:
             self._feed.skip_to(self._streams.at(self.next_step - 1), self.next_step)
         if config.eval_interval > 0:
@@ -158,21 +175,29 @@ class Session:
 
     def _open(self, rows: Path, batch_size: int, epochs: int | None, evaluation: bool = False) -> Source:
         from ping_llm.contexts.batches import Batches
+        from ping_llm.contexts.stored import StoredBatches
 
+        options = settings.loader_options(self._config, evaluation)
+        stream: dict[str, Any] = {
+            "batch_size": batch_size,
+            "length": self._config.max_target_length,
+            "seed": self._config.data_shuffle_seed,
+            "epochs": epochs,
+            "process_index": jax.process_index(),
+            "process_count": jax.process_count(),
+        }
+        if options["data_format"] == settings.PRETOKENIZED:
+            drawn = settings.context_options(self._config)
+            return StoredBatches(rows, drawn, threads=options["threads"], **stream)
         looked_into = self._first and not evaluation  # Grain's summary of one process's training data
         try:
             return Batches(
                 rows,
                 settings.context_options(self._config),
-                batch_size=batch_size,
-                length=self._config.max_target_length,
-                seed=self._config.data_shuffle_seed,
-                epochs=epochs,
-                process_index=jax.process_index(),
-                process_count=jax.process_count(),
                 grain_debug_mode=looked_into and self._config.grain_debug_mode,
                 grain_visualization_dir=self._config.grain_visualization_dir if looked_into else "",
-                **settings.loader_options(self._config, evaluation),
+                **stream,
+                **options,
             )
         except (OSError, ValueError) as error:
             raise PingError(f"cannot read {rows}: {error}") from error
@@ -184,9 +209,10 @@ class Session:
         if self._first:
             runs.update(self._run, parameters=parameters)
             self._records = Records(self._run / "metrics.jsonl", step)
+            self._peak = hardware.peak_flops(str(self._config.dtype))
             self._recorded_at, self._waited = time.time(), 0.0
 
-    def record(self, kind: str, step: int, scalars: dict[str, float]) -> None:
+    def record(self, kind: str, step: int, scalars: dict[str, float]) -> dict[str, float]:
         loss = scalars["learning/loss" if kind == "train" else "eval/avg_loss"]
         norm = scalars.get("learning/grad_norm", 0.0)
         if not math.isfinite(loss) or not math.isfinite(norm):
@@ -200,26 +226,48 @@ class Session:
         if kind == "train":
             self.step, self.loss = step, loss
         if not self._first:
-            return
+            return {}
+        more: dict[str, float] = {}
         assert self._records is not None
         record: dict[str, Any] = {"kind": kind, "step": step, "loss": loss, "bits": bits}
         if kind == "train":
             now, waited = time.time(), self.data_wait_s
             tokens = scalars["learning/total_weights"]
+            seconds = max(now - self._recorded_at, 1e-9)
+            more = {"perf/per_device_real_tokens_per_sec": tokens / seconds / jax.device_count()}
+            if self._peak and "perf/per_device_tflops" in scalars:
+                more["perf/mfu"] = scalars["perf/per_device_tflops"] * 1e12 / seconds / self._peak
             record |= {
                 "learning_rate": scalars["learning/current_learning_rate"],
                 "grad_norm": scalars["learning/grad_norm"],
                 "tokens": int(tokens),
                 "seconds": round(now - self._recorded_at, 6),
                 "data_wait_s": round(waited - self._waited, 6),
+                "tokens_per_s_per_device": round(more["perf/per_device_real_tokens_per_sec"], 1),
+                "mfu": None if "perf/mfu" not in more else round(more["perf/mfu"], 5),
             }
             self._recorded_at, self._waited = now, waited
-            self._live.train(step, loss, bits.get("total", math.nan), tokens, waited)
+            self._live.train(step, loss, bits.get("total", math.nan), tokens, waited, more.get("perf/mfu"))
+            record |= self._look(step)
         else:
             record["tokens"] = int(scalars["eval/total_weights"])
             self._live.eval(loss, bits.get("total", math.nan))
         record["time"] = round(time.time(), 3)
         self._records.append(record)
+        return more
+
+    def _look(self, step: int) -> dict[str, Any]:
+        """A view of the pipeline, printed and for the record, every minute and whenever SIGUSR1 asks."""
+        if self._feed is None:
+            return {}
+        if self._pipeline is None:  # from here on: the first step is mostly compiling
+            self._pipeline = pipeline.Pipeline(self._feed, self._lanes, step)
+            return {}
+        if not self._stops.look() and not self._pipeline.due():
+            return {}
+        view = self._pipeline.view(step).as_dict()
+        pipeline.say("\n".join(pipeline.lines(view)))
+        return {"pipeline": view}
 
     def must_stop(self, step: int) -> bool:
         if len(self.marks) == _LAUNCH_MARKS - 1:

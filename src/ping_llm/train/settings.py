@@ -21,6 +21,7 @@ from ping_llm.errors import UsageError
 from ping_llm.files import cache_folder, say_no_cache
 
 PREFIX = "network_"
+PRETOKENIZED = "pretokenized"
 _DEFAULT_PER_DEVICE = 12.0  # of per_device_batch_size in MaxText's base.yml
 
 
@@ -34,7 +35,7 @@ class DatasetType(enum.StrEnum):
 class NetworkKeys:
     """Added keys besides the sampling options; docs/training.md describes them."""
 
-    network_data_format: Literal["probe_chunks", "network_parquet"] = "probe_chunks"
+    network_data_format: Literal["probe_chunks", "network_parquet", "pretokenized"] = "probe_chunks"
     network_train_files: str = ""
     network_eval_files: str = ""
     # Sequences per step over all devices. Unlike per_device_batch_size it does not depend on the number of
@@ -94,6 +95,11 @@ def loader_options(config: Any, evaluation: bool = False) -> dict[str, Any]:
         if options[name] < least:
             key = {"threads": "network_threads", "workers": f"grain_worker_count{of}"}.get(name)
             raise UsageError(f"{key or f'grain_{name}'}={options[name]}: it must be at least {least}")
+    if options["data_format"] == PRETOKENIZED and options["workers"]:
+        raise UsageError(
+            f"grain_worker_count{of}={options['workers']}: stored contexts are packed by threads; give "
+            f"grain_worker_count{of}=0 and network_threads"
+        )
     return options
 
 

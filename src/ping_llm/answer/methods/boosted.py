@@ -31,12 +31,12 @@ from ping_llm.answer.methods.base import (
     marginal,
 )
 from ping_llm.compiled import kernel
+from ping_llm.errors import PingError
 from ping_llm.measurements import addresses
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.measurements.schema import MAX_RTT_MS
-from ping_llm.splits.holdout import inner_split
 from ping_llm.splits.novelty import Novelty
 
 
@@ -185,9 +185,13 @@ class Boosted(Method):
     def fit(self, train: Columns) -> Self:
         self._failures, self._background = FailureRates(train), marginal(train)
         self._novelty = Novelty.of(train)
+        from ping_llm.splits.holdout import inner_split  # imported late: it loads DuckDB
+
         learn_on, asked, context = inner_split(train)
         novelty = Novelty.of(learn_on)
         chosen = self._chosen(asked, novelty.classes(asked.src, asked.dst))
+        if not len(chosen) or not learn_on.replied.any():
+            raise PingError("boosted trees cannot be fitted: too few measurements have a reply")
         limit = context.limit[chosen] if isinstance(context.limit, np.ndarray) else context.limit
         asked, context = asked.take(chosen), context.limited(limit)
         kind = novelty.classes(asked.src, asked.dst)

@@ -14,7 +14,6 @@ from ping_llm.compiled import kernel
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids
-from ping_llm.splits.holdout import inner_split
 from ping_llm.splits.novelty import Novelty
 
 #: To choose from, by the error on an inner split of the training data, and never on a test. The paper finds
@@ -60,12 +59,16 @@ class Dmfsgd(PointMethod):
 
         It is the mean over known pairs, new pairs and new sources, which count alike.
         """
+        from ping_llm.splits.holdout import inner_split  # imported late: it loads DuckDB
+
         candidates = list(product(self._ranks, self._penalties))
         errors: dict[tuple[int, float], list[float]] = {candidate: [] for candidate in candidates}
         noises: dict[tuple[int, float], list[float]] = {candidate: [] for candidate in candidates}
         whole, self._steps = self._steps, self._steps // _TRIAL
         for seed in _SPLITS:
             learn_on, asked, context = inner_split(train, seed)
+            if not learn_on.replied.any():
+                continue
             replied = asked.replied
             if isinstance(context.limit, np.ndarray):
                 context = context.limited(context.limit[replied])

@@ -27,7 +27,6 @@ from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import MAX_RTT_MS
-from ping_llm.splits.holdout import inner_split
 from ping_llm.splits.novelty import Novelty
 
 #: 1-ms bins up to here, then bins that grow by a hundredth: nobody has the data for more.
@@ -83,6 +82,8 @@ class _ByEnd(Method):
     revision = 2
 
     def fit(self, train: Columns) -> Self:
+        from ping_llm.splits.holdout import inner_split  # imported late: it loads DuckDB
+
         learn_on, asked, context = inner_split(train)
         chosen = np.flatnonzero(asked.replied)
         if len(chosen) > _CHOSEN_ON:

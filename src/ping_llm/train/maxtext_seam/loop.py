@@ -33,8 +33,8 @@ class Session(Protocol):
     def begin(self, step: int, parameters: int, writer: Any) -> None:
         """The first step is about to be made."""
 
-    def record(self, kind: str, step: int, scalars: dict[str, float]) -> None:
-        """A step's numbers are there; `kind` is train or eval."""
+    def record(self, kind: str, step: int, scalars: dict[str, float]) -> dict[str, float]:
+        """A step's numbers are there; `kind` is train or eval. Returns further ones, for TensorBoard."""
 
     def must_stop(self, step: int) -> bool:
         """Whether to save after this step and end."""
@@ -235,7 +235,7 @@ class _Logger(metric_logger.MetricLogger):
             f"{metric_type}/bits/{name}": value
             for name, value in token_loss.bits_per_measurement(summed).items()
         }
-        self._session.record(metric_type, step, numbers)
+        numbers |= self._session.record(metric_type, step, numbers)
         shown = {"scalar": numbers, "scalars": {}}
         if self.config.enable_tensorboard:
             self.write_metrics_to_tensorboard(shown, step, metric_type)

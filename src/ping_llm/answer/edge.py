@@ -1,0 +1,128 @@
+"""An edge export on a small device: its model, and the command of its runner.
+
+Everything here and whatever it imports runs with NumPy and onnxruntime alone; `edge_export.py` packs it.
+"""
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ping_llm.answer import show
+from ping_llm.answer.context import Context, Question, as_microseconds
+from ping_llm.answer.rtt_model import RttModel
+from ping_llm.answer.stack import FOLDER, Stack
+from ping_llm.errors import PingError
+from ping_llm.files import read_object
+from ping_llm.measurements.addresses import pack_one
+from ping_llm.measurements.columns import NO_TIME
+from ping_llm.measurements.schema import MAX_RTT_MS, NO_REPLY
+from ping_llm.model.config import ModelConfig
+from ping_llm.model.edge import GRAPH, INT8_GRAPH, EdgeEngine
+from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RttEncoding, rtt_encoding
+
+if TYPE_CHECKING:
+    from ping_llm.model.engine import Engine
+
+CONFIG, TOKENS, VERDICT = "config.json", "tokens.json", "verdict.json"
+
+
+def is_edge(folder: Path) -> bool:
+    return (folder / CONFIG).is_file() and (folder / GRAPH).is_file()
+
+
+def load(folder: Path, *, int8: bool = False, threads: int = 0) -> RttModel:
+    """The model of an edge export.
+
+    Args:
+      int8: whether to run the graph with 8-bit weights.
+      threads: threads of the network; 0: one per core.
+    """
+    if not is_edge(folder):
+        raise PingError(f"{folder} is not an edge export: `ping-llm export RUN --to edge` writes one")
+    config = ModelConfig.from_llama(read_object(folder / CONFIG), str(folder / CONFIG))
+    tokens = read_object(folder / TOKENS)
+    engine = EdgeEngine(config, folder / (INT8_GRAPH if int8 else GRAPH), threads)
+    stack = Stack.load(folder / FOLDER)
+    model = RttModel(cast("Engine", engine), encoding_of(tokens, folder), tokens, folder, stack)
+    model.lost_to = lost_to(folder / FOLDER)
+    return model
+
+
+def encoding_of(tokens: dict[str, Any], origin: Path) -> RttEncoding:
+    """How the RTTs of a model are written."""
+    try:
+        return rtt_encoding(
+            tokens.get("rtt_encoding", "compact"), tokens.get("clip_limit_ms") or DEFAULT_CLIP_LIMIT_MS
+        )
+    except ValueError as error:
+        raise PingError(f"{origin}: {error}") from None
+
+
+def lost_to(stack: Path | None) -> dict[str, dict[str, Any]]:
+    """What the run's report says of simple methods that were better: `fit` writes it beside the stack."""
+    path = None if stack is None else stack / VERDICT
+    return json.loads(path.read_text())["lost_to"] if path is not None and path.is_file() else {}
+
+
+def read_context(path: Path) -> Context:
+    """Earlier measurements from a CSV file with src_addr, dst_addr, rtt and, where known, event_time."""
+    src, dst, time, rtt = [], [], [], []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file, strict=True)
+            missing = {"src_addr", "dst_addr", "rtt"} - set(rows.fieldnames or ())
+            if missing:
+                raise PingError(f"{path} has no column {', '.join(sorted(missing))}")
+            for row in rows:
+                try:
+                    ends = pack_one(row["src_addr"]), pack_one(row["dst_addr"])
+                    result = float(row["rtt"])
+                    if not (result == NO_REPLY or 0 <= result <= MAX_RTT_MS):
+                        raise ValueError(f"rtt {result} is neither -1 (no reply) nor 0 to {MAX_RTT_MS:g} ms")
+                    when = row.get("event_time")
+                    time.append(as_microseconds(when) if when else NO_TIME)
+                except (PingError, ValueError, TypeError) as error:
+                    raise PingError(f"{path}, line {rows.line_num}: {error}") from None
+                src.append(ends[0])
+                dst.append(ends[1])
+                rtt.append(result)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise PingError(f"cannot read {path}: {error}") from None
+    packed = [np.frombuffer(b"".join(ends), np.uint8).reshape(-1, 16) for ends in (src, dst)]
+    return Context.of(packed[0], packed[1], np.array(time, np.int64), np.array(rtt))
+
+
+def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
+    """The runner's command: `python rtt.pyz --src … --dst …`."""
+    parser = argparse.ArgumentParser(
+        prog="rtt.pyz", description="RTT distribution and probability of no reply between two addresses."
+    )
+    parser.add_argument("--src", required=True, help="Source: an address or a prefix such as 203.0.113.0/24.")
+    parser.add_argument("--dst", required=True, help="Destination: as --src.")
+    parser.add_argument("--at", help="Time: 2024-05-01T12:00:00Z, seconds since 1970, or now.")
+    parser.add_argument(
+        "--context", type=Path,
+        help="CSV file of earlier measurements of the source: src_addr, dst_addr, rtt (ms, -1: no reply) "
+        "and event_time.",
+    )  # fmt: skip
+    parser.add_argument("--raw", action="store_true", help="Answer with the network alone, not calibrated.")
+    parser.add_argument("--int8", action="store_true", help="Run the graph with 8-bit weights.")
+    parser.add_argument("--threads", type=int, default=0, help="Threads.  [default: one per core]")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    asked = parser.parse_args(arguments)
+    try:
+        known = None if asked.context is None else read_context(asked.context)
+        question = Question.of(asked.src, asked.dst, asked.at, known)
+        model = load(folder, int8=asked.int8, threads=asked.threads)
+        (answer,) = model.rtt_many([question], raw=asked.raw)
+    except PingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(show.rtt_values(answer)) if asked.json else show.rtt_text(answer))
+    return 0
