@@ -186,8 +186,8 @@ REFUSED = {
 
 #: Commands that only read, serve, or measure in a temporary folder.
 READING = (
-    "doctor", "rejects", "runs watch", "sample", "rows verify", "tokens show", "batches show", "batches stats",
-    "batches profile", "compare", "serve", "mcp",
+    "doctor", "rejects", "runs watch", "sample", "rows verify", "tokens show", "batches show",
+    "batches stats", "batches profile", "compare", "serve", "mcp",
 )  # fmt: skip
 
 
