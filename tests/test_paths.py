@@ -9,11 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from ping_llm import paths
+from ping_llm.answer.files import read_columns
 from ping_llm.describe.run import describe
 from ping_llm.describe.sample import sample
 from ping_llm.errors import UsageError
 from ping_llm.ingest.options import find_files
 from ping_llm.ingest.run import ingest
+from ping_llm.measurements.parquet import read_measurements
 from ping_llm.rows.build import RowOptions, RunOptions, build
 from ping_llm.rows.inputs import find_files as find_row_files
 from ping_llm.splits.options import ShardOptions
@@ -56,6 +58,9 @@ def test_every_command_reads_the_folder_it_is_given(place, tmp_path):
     manifest = build([place], tmp_path / "rows", RowOptions(), RunOptions(workers=1))
     assert manifest["counts"]["measurements"] == REPLIES
     assert ingest([place], tmp_path / "table").total.results == REPLIES
+    # query score, --context and watch; evaluate, fit and the held-out split.
+    assert len(read_columns(Path(place))) == REPLIES
+    assert len(read_measurements(Path(place))) == REPLIES
 
 
 def test_every_command_writes_to_the_folder_it_is_given(place):

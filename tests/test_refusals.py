@@ -74,6 +74,8 @@ REFUSED = {
     "pretokenize": (
         "nothing --out new",
         "world --out new",
+        "damaged --out new",
+        "cut --out new",
         "rows --out new --length 0",
         "rows --out new --set colour=red",
     ),
@@ -100,9 +102,13 @@ REFUSED = {
         "tiny --rows rows --run new --weights other",
         "tiny --rows rows --run new --minutes 0",
         "tiny --rows rows --run new --eval-rows world",
+        "tiny --rows damaged --run new",
+        "tiny --rows cut --run new",
+        "tiny --rows rows --run new --eval-rows damaged",
         "tiny --rows rows --run table.csv",
     ),
     "runs plot": ("nothing --out picture.png", "other --out picture.png"),
+    "runs report": ("nothing --out page.html", "other --out page.html", "other"),
     "calibrate": (
         "nothing --data world",
         "other --data world",
@@ -180,8 +186,8 @@ REFUSED = {
 
 #: Commands that only read, serve, or measure in a temporary folder.
 READING = (
-    "doctor", "rejects", "sample", "rows verify", "tokens show", "batches show", "batches stats",
-    "batches profile", "compare", "serve", "mcp",
+    "doctor", "rejects", "runs watch", "sample", "rows verify", "tokens show", "batches show",
+    "batches stats", "batches profile", "compare", "serve", "mcp",
 )  # fmt: skip
 
 
@@ -211,6 +217,12 @@ def prepared(tmp_path_factory) -> Path:
     shard([str(place / "world")], place / "parts", ShardOptions(by="probe", shards=10))
     write_held_out([str(place / "world")], place / "held", SplitOptions())
     build([place / "world"], place / "rows")
+    for name, file in (("damaged", "index.bin"), ("cut", "*.arrayrecord")):
+        shutil.copytree(place / "rows", place / name)
+        damaged = next((place / name).glob(file))
+        content = bytearray(damaged.read_bytes())
+        content[len(content) // 2] ^= 1
+        damaged.write_bytes(content if name == "damaged" else content[:-1])
     export.write(CONFIG, random_tensors(CONFIG), {}, place / "model")
     (place / "other").mkdir()
     for name in ("other/file.txt", "picture.png", "page.html", "answers.jsonl"):

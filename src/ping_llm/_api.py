@@ -304,6 +304,7 @@ def fit(
     """
     need("train")
     from ping_llm.answer.methods.registry import full_name
+    from ping_llm.evaluate.inputs import address_questions
     from ping_llm.fit.options import FitOptions
     from ping_llm.fit.run import fit as run_fit
     from ping_llm.splits.holdout import SplitOptions
@@ -316,6 +317,7 @@ def fit(
         seed=seed,
         splits=SplitOptions(seed=seed),
         queries=queries,
+        address_questions=address_questions(queries, 10),
         baselines=tuple(full_name(name) for name in baselines),
     )
     names = [str(_write_beside(data, Path(run)))] if is_table(data) else _names(data)
@@ -352,7 +354,7 @@ def evaluate(
     """
     need("query")
     from ping_llm.answer.methods.registry import usable
-    from ping_llm.evaluate.inputs import EvaluateOptions
+    from ping_llm.evaluate.inputs import EvaluateOptions, address_questions
     from ping_llm.evaluate.run import evaluate as run_evaluation
     from ping_llm.splits.holdout import SplitOptions
 
@@ -360,8 +362,7 @@ def evaluate(
         splits=SplitOptions(seed=seed),
         queries=queries,
         baselines=usable() if baselines is None else tuple(baselines),
-        # Each address takes a fifth of a second: a quick look does without.
-        address_questions=20 if queries == 0 or queries >= 500 else 0,
+        address_questions=address_questions(queries),
         seed=seed,
     )
     return run_evaluation(Path(data), Path(out), options, _path(run), _path(world), _path(answers))

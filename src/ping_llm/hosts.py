@@ -8,6 +8,9 @@ import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
+#: Seconds after which a server closes a connection that is idle.
+IDLE_SECONDS = 5
+
 
 def is_loopback(host: str) -> bool:
     """Whether a host is a loopback address, or localhost."""

@@ -9,6 +9,7 @@ from ingest_program import program
 
 from ping_llm.ingest.accounting import nothing_usable
 from ping_llm.ingest.run import ingest
+from ping_llm.measurements.parquet import read_measurements
 
 PING = """PING 192.0.2.1 (192.0.2.1) 56(84) bytes of data.
 64 bytes from 192.0.2.1: icmp_seq=1 ttl=57 time=10.2 ms
@@ -59,3 +60,16 @@ def test_it_is_a_failure(tmp_path):
     assert ended.returncode == 1
     assert json.loads(ended.stdout)["total"]["measurements"] == 0
     assert "looks like the output of ping" in ended.stderr.decode()
+
+
+def test_the_advice_can_be_followed_in_the_same_folder(tmp_path):
+    """A run that found nothing usable has left nothing that would have to be overwritten."""
+    (tmp_path / "ping.txt").write_text(PING)
+    words = ["ingest", tmp_path / "ping.txt", "--out", tmp_path / "out"]
+    assert program(*words).returncode == 1
+    ended = program(*words, "--src", "198.51.100.1")
+    assert ended.returncode == 0, ended.stderr
+    assert len(read_measurements(tmp_path / "out")) == 1
+    again = program(*words)
+    assert again.returncode == 2
+    assert b"made from other inputs or options" in again.stderr

@@ -219,3 +219,35 @@ def test_tools_over_stdio(by, server, run, rows, token_file, model):
             assert "neither an address nor a prefix" in refused.content[0].text
 
     asyncio.run(talk())
+
+
+def test_an_idle_connection_is_left_before_the_server_closes_it(monkeypatch):
+    """Asked for at the moment of closing, an answer would be lost. Without patience nothing is kept."""
+    connections = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self):
+            super().setup()
+            connections.append(self.client_address)
+
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for idle_seconds, expected in ((60, 1), (0, 2)):
+            monkeypatch.setattr(remote_module, "IDLE_SECONDS", idle_seconds)
+            connections.clear()
+            with ping_llm.connect(f"http://127.0.0.1:{server.server_port}") as asked:
+                asked.about()
+                asked.about()
+            assert len(connections) == expected
+        server.shutdown()

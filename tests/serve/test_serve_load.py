@@ -171,3 +171,24 @@ def test_workers_that_cannot_load_end_with_the_sentence(tmp_path):
     assert done.returncode == 1
     assert str(tmp_path / "nothing") in done.stderr
     assert "a worker ended before it could answer" in done.stderr
+
+
+def test_what_is_loaded_is_left_out_of_garbage_collections():
+    """In a process of its own: what is frozen there stays frozen."""
+    program = """
+import gc, threading
+from ping_llm.serve.metrics import Metrics
+from ping_llm.serve.model_thread import ModelThread
+thread, said = ModelThread(object, 1, 0.0, Metrics(), 1.0), threading.Event()
+thread.start()
+while not thread.ready:
+    said.wait(0.01)
+loaded = gc.get_freeze_count()
+thread.report = lambda sentence: said.set()
+thread.reload()
+said.wait()
+print(loaded, gc.get_freeze_count(), len(gc.get_objects()))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded, again, collected = map(int, ended.stdout.split())
+    assert min(loaded, again) > 10 * collected

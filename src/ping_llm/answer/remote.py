@@ -30,7 +30,7 @@ from ping_llm.answer.results import (
 )
 from ping_llm.answer.table import LEVELS, context_of_table, rtt_table
 from ping_llm.errors import PingError, UsageError
-from ping_llm.hosts import retry_after
+from ping_llm.hosts import IDLE_SECONDS, retry_after
 from ping_llm.interchange import Table, is_table, to_arrow
 from ping_llm.measurements.addresses import Prefix, parse_prefix, unpack
 from ping_llm.measurements.columns import Columns
@@ -83,9 +83,12 @@ class Remote:
             verify = ssl.create_default_context()
             if ca is not None:
                 verify.load_verify_locations(ca)
+            # After the same time, a request could meet the server's closing of its connection.
+            limits = httpx.Limits(keepalive_expiry=IDLE_SECONDS / 2)
             self._client = httpx.Client(
-                base_url=self.url, headers=headers, timeout=timeout, verify=verify, follow_redirects=False
-            )
+                base_url=self.url, headers=headers, timeout=timeout, verify=verify, limits=limits,
+                follow_redirects=False,
+            )  # fmt: skip
         except (OSError, ValueError, httpx.InvalidURL) as error:
             raise UsageError(f"cannot use {url}: {error}") from None
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ping_llm.errors import PingError
+from ping_llm.hosts import IDLE_SECONDS
 from ping_llm.model.config import ModelConfig
 
 #: The sizes of the `menog` config: 0.7 million parameters.
@@ -168,7 +169,9 @@ async def _load(
     import httpx
 
     most = 4 * bench.clients + 256
-    limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
+    limits = httpx.Limits(
+        max_connections=most, max_keepalive_connections=most, keepalive_expiry=IDLE_SECONDS / 2
+    )
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
         start = time.perf_counter()
         while (await client.get("/readyz")).status_code != 200:
@@ -209,21 +212,33 @@ async def _load(
 
 
 async def _soak(asker: "_Asker", pid: int, rate: float, minutes: float) -> dict[str, Any]:
-    """The first and the last fifth of a long phase at a steady rate: p99 and memory must be flat."""
+    """Five parts of a long phase at a steady rate: latency, processor time and memory must be flat.
+
+    At 80 % load a p99 follows whatever else the machine does. The processor time per answer does not: it
+    tells whether the server itself has become slower.
+    """
     parts = []
     for _ in range(5):
+        own, all_ = _cpu_s(pid), _machine_s()
+        start = time.perf_counter()
         outcome = await asker.open(rate, 12 * minutes)
-        parts.append((outcome, _rss_mb(pid)))
-    first, last = parts[0], parts[-1]
-    return {
-        "soak_requests": sum(outcome.requests for outcome, _ in parts),
-        "soak_refused": sum(outcome.refused for outcome, _ in parts),
-        "soak_neither": sum(outcome.other for outcome, _ in parts),
-        "soak_p99_ms_first_fifth": first[0].quantile(0.99),
-        "soak_p99_ms_last_fifth": last[0].quantile(0.99),
-        "soak_rss_mb_first_fifth": first[1],
-        "soak_rss_mb_last_fifth": last[1],
-    }
+        own, seconds = _cpu_s(pid) - own, time.perf_counter() - start
+        others = _machine_s() - all_ - own
+        parts.append(
+            {
+                "p50_ms": outcome.quantile(0.5),
+                "p99_ms": outcome.quantile(0.99),
+                "cpu_ms_per_answer": 1000 * own / max(len(outcome.accepted_ms), 1),
+                "cores_of_others": others / seconds,
+                "rss_mb": _rss_mb(pid),
+                "requests": outcome.requests,
+                "refused": outcome.refused,
+                "neither": outcome.other,
+            }
+        )
+    sums = {f"soak_{name}": sum(part[name] for part in parts) for name in ("requests", "refused", "neither")}
+    flat = ("p50_ms", "p99_ms", "cpu_ms_per_answer", "cores_of_others", "rss_mb")
+    return sums | {f"soak_{name}_by_fifth": [part[name] for part in parts] for name in flat}
 
 
 class _Asker:
@@ -302,3 +317,16 @@ def _rss_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"^VmRSS:\s+(\d+)", status, re.MULTILINE)
     return int(found[1]) / 1024 if found else float("nan")
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor seconds of a process so far, all threads."""
+    # The name, in parentheses, may hold spaces; user and system time are the 12th and 13th after it.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _machine_s() -> float:
+    """Processor seconds that the machine has worked, stolen ones included, idle and waiting ones not."""
+    user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+    return (user + nice + system + sum(rest[:3])) / os.sysconf("SC_CLK_TCK")

@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         from ping_llm.answer.methods.registry import BASELINES, full_name, usable
         from ping_llm.errors import UsageError
-        from ping_llm.evaluate.inputs import EvaluateOptions
+        from ping_llm.evaluate.inputs import EvaluateOptions, address_questions
         from ping_llm.evaluate.report import HEADLINES, leaderboard
         from ping_llm.evaluate.run import evaluate as evaluate_
         from ping_llm.evaluate.verdict import headline
@@ -94,7 +94,7 @@ def register(app: typer.Typer) -> None:
             queries=queries,
             baselines=names,
             places=tuple(map(str, places)),
-            address_questions=addresses if addresses >= 0 else 20 if not queries or queries >= 500 else 0,
+            address_questions=addresses if addresses >= 0 else address_questions(queries),
             seed=seed,
         )
         result = evaluate_(data, out, options, run, world, answers)

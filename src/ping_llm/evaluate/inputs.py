@@ -47,6 +47,11 @@ class EvaluateOptions:
     places: tuple[str, ...] = ()
 
 
+def address_questions(queries: int, most: int = 20) -> int:
+    """Addresses to complete beside so many questions: none for a quick look, since each takes seconds."""
+    return most if queries == 0 or queries >= 500 else 0
+
+
 #: Names under which the parts of a split folder are looked for, as folders or Parquet files.
 _TRAIN = ("train",)
 _TEST = ("test", "holdout", "val", "validation")

@@ -205,6 +205,8 @@ def _finished(out: Path, paths: list[str], options: IngestOptions) -> IngestRepo
     names = {path: utf8_name(path) for path in paths}
     same = earlier["options"] == options.as_json() and sorted(hashes) == sorted(names.values())
     if not same or STDIN in paths or any(sha256_of(path) != hashes[name] for path, name in names.items()):
+        if not earlier["total"]["measurements"]:
+            return None  # that run failed, for want of anything usable: it is not in the way of the next
         raise UsageError(
             f"{out} holds a table made from other inputs or options: choose another --out, or add --overwrite"
         )

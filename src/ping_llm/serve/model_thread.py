@@ -6,6 +6,7 @@ was batched with: the network reads one prompt at a time, and each question look
 """
 
 import asyncio
+import gc
 import threading
 import time
 from collections import deque
@@ -238,6 +239,7 @@ class ModelThread:
             self.model.rtt_many([Question.of("192.0.2.1", "198.51.100.7")])
         except Exception as error:
             self.report(f"the first question failed: {error}")
+        _settle_objects()
         self._warm = True
 
     def _load_again(self) -> None:
@@ -248,6 +250,7 @@ class ModelThread:
             self.report(f"the run was not loaded again, the old model stays: {error}")
             return
         self._model, self._kept = made, Recent(_KEPT)
+        _settle_objects()
         self._metrics.model_loaded(True)
         self.report("the run was loaded again")
 
@@ -347,6 +350,17 @@ class ModelThread:
             work.resolve(None, _about(error, ""))
         else:
             work.resolve(result)
+
+
+def _settle_objects() -> None:
+    """Keep what has been loaded out of garbage collections, which stop all threads.
+
+    JAX and the model are 400,000 objects: a full collection took 200 ms once a minute, and a second where the
+    machine was busy, which every question that arrived meanwhile had to wait for.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def _about(error: Exception, path: str) -> Exception:

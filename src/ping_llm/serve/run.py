@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.extras import need
-from ping_llm.hosts import is_loopback
+from ping_llm.hosts import IDLE_SECONDS, is_loopback
 from ping_llm.serve.metrics import Metrics
 from ping_llm.serve.options import ServeOptions
 from ping_llm.serve.workers import supervise
@@ -155,7 +155,7 @@ def _answer(
         server_header=False,
         proxy_headers=False,
         limit_concurrency=2 * options.limits.requests,
-        timeout_keep_alive=5,
+        timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=int(options.drain_seconds),
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,

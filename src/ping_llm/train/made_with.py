@@ -39,7 +39,7 @@ def data_of(config: Any) -> dict[str, str] | None:
     """The rows that a config trains on, by place and content; None where the data is not ours.
 
     Raises:
-        PingError: there are no rows.
+        PingError: there are no rows, or they are damaged.
     """
     if config.dataset_type != settings.DatasetType.NETWORK:
         return None
@@ -51,11 +51,11 @@ def data_of(config: Any) -> dict[str, str] | None:
 
 def _fingerprint(rows: Path, config: Any) -> str:
     from ping_llm.contexts.batches import open_rows
-    from ping_llm.rows.manifest import load_manifest
+    from ping_llm.rows.store import RowStore
 
     data_format = config.network_data_format
     if data_format == "probe_chunks":
-        return load_manifest(rows)["fingerprint"]
+        return RowStore(rows).manifest["fingerprint"]  # damage is refused now, before anything is written
     if data_format == settings.PRETOKENIZED:
         from ping_llm.contexts.stored import Stored
 
