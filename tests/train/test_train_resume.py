@@ -31,7 +31,7 @@ def test_an_undisturbed_run_has_each_step_once(undisturbed):
 
 
 def test_killed_and_run_again(undisturbed, rows, tmp_path):
-    """kill -9 after a step, then twice inside a save, with other loader workers, then with measured threads."""
+    """kill -9 after a step, then twice inside a save, each time with other loader workers or threads."""
     run = tmp_path / "run"
     training = start(command(run, rows, "grain_worker_count=1"))
     wait_for(run, random.randint(0, 7), training)
