@@ -104,6 +104,7 @@ def ingest(
     rtt: str = "avg",
     source: str = "auto",
     traceroutes: str = "off",
+    places: "Paths" = (),
     workers: int | None = None,
     overwrite: bool = False,
 ) -> "IngestReport":
@@ -117,6 +118,7 @@ def ingest(
       rtt: `avg`, `min` or `max` over the packets of a result, or `each`: one measurement per packet.
       source: `auto` (src_addr if public, else from), `from` or `src_addr`.
       traceroutes: `off`, `last` or `hops`, as for `read`.
+      places: tables or databases of places; replies that are faster than light allows are rejected.
       workers: processes; by default one per core, at most 8.
       overwrite: replace a table that was made from other inputs.
 
@@ -126,7 +128,8 @@ def ingest(
     from ping_llm.ingest.options import IngestOptions
     from ping_llm.ingest.run import ingest as run
 
-    return run(_names(inputs), Path(out), IngestOptions(rtt, source, traceroutes), workers, overwrite)
+    options = IngestOptions(rtt, source, traceroutes, places=tuple(_names(places)))
+    return run(_names(inputs), Path(out), options, workers, overwrite)
 
 
 def addresses(
@@ -149,10 +152,10 @@ def addresses(
     Raises:
       UsageError: nobody knows the name.
     """
-    from ping_llm.answer.names import Names
+    from ping_llm.answer.names import NameIndex, Names
 
-    found = Names([Path(path) for path in _names(places)], _path(data)).find(name, end)
-    return found.addresses
+    index = NameIndex([Path(path) for path in _names(places)], _path(data))
+    return Names(index).find(name, end).addresses
 
 
 def split(
@@ -300,6 +303,7 @@ def fit(
       the report, as in RUN/report/report.json.
     """
     need("train")
+    from ping_llm.answer.methods.registry import full_name
     from ping_llm.fit.options import FitOptions
     from ping_llm.fit.run import fit as run_fit
     from ping_llm.splits.holdout import SplitOptions
@@ -312,7 +316,7 @@ def fit(
         seed=seed,
         splits=SplitOptions(seed=seed),
         queries=queries,
-        baselines=tuple(baselines),
+        baselines=tuple(full_name(name) for name in baselines),
     )
     names = [str(_write_beside(data, Path(run)))] if is_table(data) else _names(data)
     return run_fit(names, Path(run), options, say, start=_path(start), world=_path(world))

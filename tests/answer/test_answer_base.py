@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save
 from typer.testing import CliRunner
 
 import ping_llm
@@ -17,13 +18,13 @@ from ping_llm.answer.context import Context, Question
 from ping_llm.answer.crossed import Crossed, CrossedQuestion, Result, crossed_prompts, own_results
 from ping_llm.answer.methods.base import FLOOR_MS
 from ping_llm.answer.methods.pretrained import Pretrained
-from ping_llm.answer.recipe import Recipe
+from ping_llm.answer.recipe import FEW, Recipe
 from ping_llm.cli import app, decide
 from ping_llm.cli import query as query_commands
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements.addresses import Prefix, pack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
-from ping_llm.model.packaged import packaged
+from ping_llm.model.packaged import ERRORS, base_folder, packaged
 from ping_llm.tokens import reference
 from ping_llm.tokens.rtt import rtt_encoding
 from ping_llm.tokens.vocab import Field
@@ -168,6 +169,14 @@ def test_a_copy_of_it_answers_alike_wherever_it_is(plane, tmp_path):
     assert copied.rests_on["packaged"]
 
 
+def test_a_folder_named_base_that_holds_no_model_is_not_meant(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()
+    assert base_folder("base") == packaged()
+    (tmp_path / "base" / "checkpoints").mkdir()
+    assert base_folder("base") is None
+
+
 def test_a_measured_pair_is_answered_near_its_past(plane):
     rtt = next(row[2] for row in _plane() if row[:2] == ("20.4.1.7", "50.4.1.9"))
     answer = plane.rtt("20.4.1.7", "50.4.1.9", NOON + timedelta(days=1))
@@ -210,12 +219,51 @@ def test_times_may_be_unknown(base):
     assert 0 < answer.distribution.median < 1000
 
 
-def test_few_measurements_leave_the_weight_to_the_network(base):
+def test_a_recipe_mixes_few_and_many_by_their_number(base):
     recipe = Recipe.load(packaged())
-    number = recipe.components.index("base")
-    few, many = (recipe.stack(_columns(_plane(sources=n)), base).weights for n in (3, 60))
-    assert (few[:, number] > many[:, number]).all()
-    assert np.allclose(few.sum(axis=1), 1.0)
+    for sources in (1, 60):
+        columns = _columns(_plane(sources=sources))
+        share = len(columns) / (len(columns) + FEW)
+        weights = recipe.stack(columns, base).weights
+        np.testing.assert_allclose(weights, share * recipe.many.weights + (1 - share) * recipe.few.weights)
+        np.testing.assert_allclose(weights.sum(axis=1), 1.0)
+
+
+def test_two_targets_with_a_few_pings_each_are_told_apart(base):
+    """Ten pings each of 23 and 40 ms: the network alone hesitates between both."""
+    near = [("20.0.1.7", "50.1.1.9", 23 + 0.3 * (k % 5), k) for k in range(10)]
+    far = [("20.0.1.7", "60.1.1.9", 40 + 0.3 * (k % 5), k) for k in range(10)]
+    known = base.about(_columns(near + far))
+    for dst, low, high in (("50.1.1.9", 20, 28), ("60.1.1.9", 36, 46)):
+        answer = known.rtt("20.0.1.7", dst).distribution
+        assert low < answer.quantile(0.1) <= answer.quantile(0.9) < high
+
+
+def test_four_pings_give_neither_a_single_value_nor_everything(base):
+    known = base.about(_columns([("20.0.1.7", "50.1.1.9", 23.5 + 0.2 * k, k) for k in range(4)]))
+    low, high = known.rtt("20.0.1.7", "50.1.1.9").distribution.quantile([0.05, 0.95])
+    assert 0.5 < high - low < 25
+
+
+def test_pings_without_any_reply_are_answered_from(base):
+    answer = base.about(_columns([("20.0.1.7", "50.1.1.9", -1.0, k) for k in range(5)])).rtt(
+        "20.0.1.7", "50.1.1.9"
+    )
+    assert answer.failure > 0.5
+    assert np.isfinite(answer.distribution.median)
+
+
+def test_a_recipe_without_or_with_wrong_errors_is_refused(tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree(packaged(), folder)
+    errors = load_file(folder / ERRORS)
+    errors["vivaldi/residuals"][0, 0] = np.nan
+    (folder / ERRORS).write_bytes(save(errors))
+    with pytest.raises(PingError, match="'vivaldi'"):
+        Recipe.load(folder)
+    (folder / ERRORS).unlink()
+    with pytest.raises(PingError, match="not a recipe"):
+        Recipe.load(folder)
 
 
 def test_the_network_alone_is_the_method_base(plane):

@@ -1,25 +1,29 @@
-"""Scores by day: the values of `query score`, the same bytes by any tasks, resumable."""
+"""Scores and answers by day: the values of `query`, the same bytes by any tasks, resumable."""
 
+import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from slurm_cluster import slurm  # noqa: F401
-from spark_workers import spark_workers
+from spark_workers import a_worker_killed
 from test_answer_score import measurements, write
+from typer.testing import CliRunner
 
-from ping_llm.answer.bulk import score_days, score_on_spark
+from ping_llm.answer import bulk
+from ping_llm.answer.bulk_rtt import RttJob
+from ping_llm.answer.bulk_scores import ScoreJob
 from ping_llm.answer.files import read_columns
-from ping_llm.answer.model import Model
 from ping_llm.answer.report import results
+from ping_llm.cli import app
+from ping_llm.cli import query as query_commands
 from ping_llm.errors import PingError, UsageError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -37,27 +41,35 @@ def path(tmp_path):
     return write(tmp_path / "pings.parquet", columns)
 
 
-def test_tasks_in_any_order_give_the_bytes_of_one_machine(model, path, tmp_path):
-    run = tmp_path / "run"
-    summary = score_days(model, run, path, tmp_path / "one")
+JOBS = pytest.mark.parametrize("kind", [ScoreJob, RttJob])
+
+
+@JOBS
+def test_tasks_in_any_order_give_the_bytes_of_one_machine(kind, model, path, tmp_path):
+    job = kind(tmp_path / "run", False, path)
+    summary = bulk.run(job, tmp_path / "one", model=model)
     for task in (2, 0):
-        assert score_days(model, run, path, tmp_path / "out", "score", task, 3) is None
-    with pytest.raises(PingError, match="days are not scored yet"):
-        score_days(model, run, path, tmp_path / "out", "finish")
+        assert bulk.run(job, tmp_path / "out", job.step, task, 3, model) is None
+    with pytest.raises(PingError, match="parts are missing"):
+        bulk.run(job, tmp_path / "out", "finish")
     done = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in tree(tmp_path / "out")}
     for task in (1, 2):
-        score_days(model, run, path, tmp_path / "out", "score", task, 3)
+        bulk.run(job, tmp_path / "out", job.step, task, 3, model)
     assert all((tmp_path / "out" / name).stat().st_mtime_ns == time for name, time in done.items())
-    assert score_days(model, run, path, tmp_path / "out", "finish") == summary
+    assert bulk.run(job, tmp_path / "out", "finish") == summary
     assert tree(tmp_path / "out") == tree(tmp_path / "one")
-    assert summary["measurements"] == 60
+    assert summary[job.items] == 60
     assert summary["days"] == len(list((tmp_path / "one").glob("date=*"))) >= 15
 
 
+def rows_of(out):
+    files = sorted(out.glob("date=*/part-*.parquet"))
+    return {row["row"]: row for file in files for row in pq.ParquetFile(file).read().to_pylist()}
+
+
 def test_the_values_are_those_of_score(model, path, tmp_path):
-    score_days(model, tmp_path / "run", path, tmp_path / "out")
-    files = sorted((tmp_path / "out").glob("date=*/part-0.parquet"))
-    found = {row["row"]: row for file in files for row in pq.ParquetFile(file).read().to_pylist()}
+    bulk.run(ScoreJob(tmp_path / "run", False, path), tmp_path / "out", model=model)
+    found = rows_of(tmp_path / "out")
     for part in results(model, read_columns(path, needs=("src_addr", "dst_addr", "rtt"))):
         for place, row in enumerate(part.row.tolist()):
             assert found[row]["bits"] == pytest.approx(part.bits[place], rel=1e-3)
@@ -66,16 +78,67 @@ def test_the_values_are_those_of_score(model, path, tmp_path):
             assert found[row]["p5"] <= found[row]["p50"] <= found[row]["p95"]
 
 
-def test_other_input_is_refused_and_changes_nothing(model, path, tmp_path):
-    score_days(model, tmp_path / "run", path, tmp_path / "out")
+def test_the_answers_are_those_of_query_rtt(run, tmp_path):
+    """Prefixes, questions without a time, observed results and unknown ones; some in a part of their own."""
+    query_commands.register(app)
+    pairs = pa.table(
+        {
+            "src_addr": ["192.0.2.1", "192.0.2.0/24", "2001:db8::1", "192.0.2.1", "192.0.2.1"],
+            "dst_addr": ["198.51.100.7", "198.51.100.9", "2001:db8:1::7", "198.51.100.8", "198.51.100.7"],
+            "event_time": ["2024-05-02T12:00:00Z", None, "2024-05-01T00:00:00Z", None, None],
+            "rtt": [12.5, None, -1.0, None, 30.0],
+        }
+    )
+    pq.write_table(pairs, tmp_path / "pairs.parquet")
+    words = ["query", "rtt", str(run), "--no-data", "--pairs", str(tmp_path / "pairs.parquet"), "--json"]
+    printed = CliRunner().invoke(app, words, catch_exceptions=False)
+    expected = [json.loads(line) for line in printed.stdout.splitlines()]
+    out = tmp_path / "out"
+    said = json.loads(CliRunner().invoke(app, [*words, "--out", str(out)], catch_exceptions=False).stdout)
+    assert (said["questions"], said["days"], said["observed"]) == (5, 2, 3)
+    found = rows_of(out)
+    assert sorted(found) == list(range(5))
+    for row, one in enumerate(expected):
+        same = {
+            name: found[row][name] for name in ("src_addr", "dst_addr", "failure", "point", "mean", "notes")
+        }
+        assert same == {name: one[name] for name in same}
+        assert [found[row][f"p{level}"] for level in (1, 50, 99)] == [
+            one["quantiles"][level] for level in ("0.01", "0.5", "0.99")
+        ]
+        assert [found[row][name] for name in ("rtt", "bits", "crps")] == [
+            one[name] for name in ("rtt", "bits", "crps")
+        ]
+    assert {path.parent.name for path in out.glob("date=*/*.parquet")} == {
+        "date=2024-05-01", "date=2024-05-02", "date=__HIVE_DEFAULT_PARTITION__",
+    }  # fmt: skip
+
+
+def test_a_long_day_has_several_parts():
+    day = 86_400_000_000
+    times = np.array([day, -1, 3, day, -1, day, -1])
+    units = bulk.units_of(times, 2)
+    assert [(unit.day, unit.part, unit.rows.tolist()) for unit in units] == [
+        (0, 0, [2]), (1, 0, [0, 3]), (1, 1, [5]), (None, 0, [1, 4]), (None, 1, [6]),
+    ]  # fmt: skip
+    assert [unit.rows.tolist() for unit in bulk.units_of(times, None)] == [[2], [0, 3, 5], [1, 4, 6]]
+
+
+@JOBS
+def test_other_input_is_refused_and_changes_nothing(kind, model, path, tmp_path):
+    job = kind(tmp_path / "run", False, path)
+    bulk.run(job, tmp_path / "out", model=model)
     before = tree(tmp_path / "out")
     other = write(tmp_path / "other.parquet", measurements(30))
-    with pytest.raises(UsageError, match="scores of other measurements"):
-        score_days(model, tmp_path / "run", other, tmp_path / "out")
+    changed = [replace(job, path=other), replace(job, run=tmp_path / "another")]
+    changed += [replace(job, method="network")] if kind is RttJob else []
+    for one in changed:
+        with pytest.raises(UsageError, match=f"{job.made} of other {job.items} or of another run"):
+            bulk.run(one, tmp_path / "out", model=model)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
-    with pytest.raises(UsageError, match="something else than scores"):
-        score_days(model, tmp_path / "run", path, tmp_path / "full")
+    with pytest.raises(UsageError, match=f"something else than {job.made}"):
+        bulk.run(job, tmp_path / "full", model=model)
     assert tree(tmp_path / "out") == before
 
 
@@ -88,48 +151,37 @@ def many_days(path, count=900, days=30):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17, and there is no java")
-def test_spark_gives_the_same_bytes_also_when_a_worker_is_killed(run, tmp_path, monkeypatch):
+@JOBS
+def test_spark_gives_the_same_bytes_also_when_a_worker_is_killed(kind, run, tmp_path, monkeypatch):
     pytest.importorskip("pyspark", reason="the spark extra is not installed")
     monkeypatch.chdir(tmp_path)
-    path = many_days(Path("pings.parquet"))
-    summary = score_days(Model.load(run, data=False), run, path, Path("one"))
-    killed = []
-
-    def kill_a_worker():
-        """After the first day that is complete."""
-        limit = time.monotonic() + 300
-        while not killed and time.monotonic() < limit:
-            if list((tmp_path / "out").glob("date=*/part-0.parquet")):
-                killed.extend(one for one in spark_workers() if not killed)
-                for one in killed:
-                    os.kill(one, signal.SIGKILL)
-            time.sleep(0.01)
-
-    watcher = threading.Thread(target=kill_a_worker)
-    watcher.start()
-    assert score_on_spark(run, False, path, Path("out"), "local-cluster[2,1,2048]") == summary
-    watcher.join()
-    assert killed
+    job = kind(run, False, many_days(Path("pings.parquet")))
+    summary = bulk.run(job, Path("one"))
+    # After the first part that is complete.
+    with a_worker_killed(lambda: list((tmp_path / "out").glob("date=*/part-0.parquet"))):
+        assert bulk.run_on_spark(job, Path("out"), "local-cluster[2,1,2048]") == summary
     assert tree(tmp_path / "out") == tree(tmp_path / "one")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_an_array_on_two_nodes_gives_the_same_bytes(slurm, run, tmp_path):  # noqa: F811
+def test_arrays_on_two_nodes_give_the_same_bytes(slurm, run, tmp_path):  # noqa: F811
     many_days(tmp_path / "pings.parquet", 60, 6)
     environment = slurm.environment | {
         "PING_LLM": str(PROGRAM),
         "TASKS": "3",
         "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", ""),
     }
-    done = subprocess.run(
-        ["sbatch", "--parsable", "--cpus-per-task=1", "--mem=0", REPOSITORY / "deploy/slurm/score.sbatch",
-         run, "out", "pings.parquet", "--", "--no-data"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    for kind in (ScoreJob, RttJob):
+        done = subprocess.run(
+            ["sbatch", "--parsable", "--cpus-per-task=1", "--mem=0", REPOSITORY / "deploy/slurm/query.sbatch",
+             kind.command, run, f"out-{kind.command}", "pings.parquet", "--", "--no-data"],
+            env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
     states = slurm.wait()
     assert set(states.values()) == {"COMPLETED"}, "\n".join(p.read_text() for p in tmp_path.glob("*.log"))
-    assert len(states) == 1 + 3 + 1
-    score_days(Model.load(run, data=False), run, tmp_path / "pings.parquet", tmp_path / "one")
-    assert tree(tmp_path / "out") == tree(tmp_path / "one")
+    assert len(states) == 2 * (1 + 3 + 1)
+    for kind in (ScoreJob, RttJob):
+        bulk.run(kind(run, False, tmp_path / "pings.parquet"), tmp_path / f"one-{kind.command}")
+        assert tree(tmp_path / f"out-{kind.command}") == tree(tmp_path / f"one-{kind.command}")

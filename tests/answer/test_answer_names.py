@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 import ping_llm
 from ping_llm.answer import names as looking
-from ping_llm.answer.names import Names
+from ping_llm.answer.names import NameIndex, Names
+from ping_llm.answer.past import Data
 from ping_llm.cli import app, decide
 from ping_llm.cli import query as query_commands
 from ping_llm.errors import UsageError
@@ -44,7 +45,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def names(data):
-    return Names([data / "places.csv"], data / "rows")
+    return Names(NameIndex([data / "places.csv"], data / "rows"))
 
 
 def test_the_addresses_that_the_data_know_there_the_most_measured_first(names):
@@ -54,7 +55,14 @@ def test_the_addresses_that_the_data_know_there_the_most_measured_first(names):
     assert names.find("AS7").note == "AS7 is 203.0.113.5"
     assert "stands for 2 destinations of the data: 198.51.100.7, 198.51.100.9" in names.find("NL").note
     assert names.find("FR").addresses == ["100.64.0.0/10"]  # not in the data, but in the table
-    assert Names([], None).find("192.0.2.0/24").addresses == ["192.0.2.0/24"]
+    assert Names().find("192.0.2.0/24").addresses == ["192.0.2.0/24"]
+
+
+def test_data_in_memory_are_known_too(names, data):
+    """As of the packaged model, whose data need not be rows."""
+    columns = Data(data / "rows").columns()
+    index = NameIndex([data / "places.csv"], Data.of(columns))
+    assert Names(index).find("AS3333") == names.find("AS3333")
 
 
 def test_probes(names):
@@ -81,13 +89,13 @@ def test_what_nobody_knows_is_said(names, text, why):
 
 def test_without_places_a_name_asks_for_them(data):
     with pytest.raises(UsageError, match="AS7 needs --places"):
-        Names([], data / "rows").find("AS7")
+        Names(NameIndex([], data / "rows")).find("AS7")
 
 
 def test_a_host_is_resolved_only_where_that_is_allowed(monkeypatch):
     asked = []
 
-    def resolve(host, *rest):
+    def resolve(host, *rest, **options):
         asked.append(host)
         return [(2, 2, 17, "", ("192.0.2.1", 0))]
 
@@ -95,7 +103,7 @@ def test_a_host_is_resolved_only_where_that_is_allowed(monkeypatch):
     assert Names().find("example.org").note == "example.org is 192.0.2.1"
     assert asked == ["example.org"]
     with pytest.raises(UsageError, match="host names are not resolved"):
-        Names(resolve=False).find("example.org")
+        Names(resolve=None).find("example.org")
     assert Names().find("192.0.2.7").addresses == ["192.0.2.7"]
     assert asked == ["example.org"]
 

@@ -72,6 +72,9 @@ def test_the_first_measurement_is_the_best_of_all(pairs, by):
     assert drops[first.src, first.dst] == pytest.approx(first.drop)
     assert made.before == pytest.approx(before / len(asked))
     assert len({(each.src, each.dst) for each in made.measurements}) == 3
+    assert made.before - made.after == pytest.approx(
+        sum(each.drop for each in made.measurements) / len(asked)
+    )
 
 
 def test_a_plan_is_bounded_by_its_candidates(pairs):

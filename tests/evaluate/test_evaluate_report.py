@@ -26,7 +26,7 @@ from ping_llm.evaluate.run import evaluate
 from ping_llm.evaluate.verdict import headline
 from ping_llm.measurements.addresses import is_ipv4
 from ping_llm.measurements.history import History
-from ping_llm.measurements.parquet import read_measurements
+from ping_llm.measurements.parquet import read_measurements, write_measurements
 from ping_llm.model.config import ModelConfig
 from ping_llm.model.engine import Engine
 from ping_llm.model.random import random_tensors
@@ -293,6 +293,26 @@ def test_intervals_widen_with_likeness_inside_sources():
 def test_an_unknown_method_is_named():
     with pytest.raises(UsageError, match="no method 'magic'"):
         make("magic")
+
+
+def test_figures_by_kind_where_there_is_more_than_one(world, tmp_path):
+    every = read_measurements(world)
+    mixed = replace(every, kind=(np.arange(len(every)) % 3).astype(np.uint8))
+    write_measurements(mixed, tmp_path / "mixed" / "measurements.parquet")
+    options = replace(OPTIONS, baselines=("global",))
+    result = evaluate(tmp_path / "mixed", tmp_path / "report", options)
+    for methods in result["splits"].values():
+        parts = methods["global"]["strata"]["kind"]
+        assert list(parts) == ["ping", "hop", "last"]
+        assert sum(part["measurements"] for part in parts.values()) == methods["global"]["measurements"]
+    parts = result["splits"]["later"]["global"]["strata"]["kind"]
+    assert len({part["medae_ms"] for part in parts.values()}) == 3
+    assert "By kind of measurement" in (tmp_path / "report" / "report.html").read_text()
+    plain = evaluate(world, tmp_path / "plain", options)
+    assert all("kind" not in methods["global"]["strata"] for methods in plain["splits"].values())
+    # The kinds change nothing else.
+    assert plain["data"]["fingerprint"] == result["data"]["fingerprint"]
+    assert "By kind of measurement" not in (tmp_path / "plain" / "report.html").read_text()
 
 
 def test_places_add_errors_by_distance_and_country_and_a_baseline(world, tmp_path):

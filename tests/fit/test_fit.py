@@ -141,7 +141,7 @@ def test_too_little_is_said_in_a_sentence_that_names_a_way_out():
     ):
         with pytest.raises(PingError, match=words) as error:
             check_amount(few)
-        assert "--method recent" in str(error.value)
+        assert "`ping-llm query rtt --data FILE" in str(error.value)
 
 
 def test_nothing_of_the_held_out_ends_is_trained_on():

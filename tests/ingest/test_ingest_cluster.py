@@ -4,18 +4,15 @@ import bz2
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 from atlas_results import ping, write_lines
 from ingest_program import program, tree
 from slurm_cluster import slurm  # noqa: F401
-from spark_workers import spark_workers
+from spark_workers import a_worker_killed
 
 from ping_llm.bench.ingest import result_line
 from ping_llm.errors import PingError, UsageError
@@ -117,21 +114,7 @@ def test_spark_gives_the_same_bytes_also_when_a_worker_is_killed(tmp_path, monke
     write_dump(tmp_path / "in")
     monkeypatch.chdir(tmp_path)
     ingest(["in"], Path("one"), workers=1)
-    killed = []
-
-    def kill_a_worker():
-        """The first that has begun to read a piece."""
-        limit = time.monotonic() + 300
-        while not killed and time.monotonic() < limit:
-            if list((tmp_path / "out" / ".ingest").glob("*.aside")):
-                killed.extend(one for one in spark_workers() if not killed)
-                for one in killed:
-                    os.kill(one, signal.SIGKILL)
-            time.sleep(0.01)
-
-    watcher = threading.Thread(target=kill_a_worker)
-    watcher.start()
-    on_cluster(["in"], Path("out"), engine="spark", spark_master="local-cluster[2,1,2048]")
-    watcher.join()
-    assert killed
+    # The first that has begun to read a piece.
+    with a_worker_killed(lambda: list((tmp_path / "out" / ".ingest").glob("*.aside"))):
+        on_cluster(["in"], Path("out"), engine="spark", spark_master="local-cluster[2,1,2048]")
     assert tree(tmp_path / "out") == tree(tmp_path / "one")

@@ -10,6 +10,7 @@ pytest.importorskip("pyspark", reason="the spark extra is not installed")
 if shutil.which("java") is None:
     pytest.skip("Spark needs Java 17, and there is no java", allow_module_level=True)
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from rows_data import edge_table, folder_bytes, write_measurements
 
@@ -47,7 +48,9 @@ def test_spark_gives_the_same_bytes(session, tmp_path, monkeypatch):
     # Executors read the plan; only the driver decides on parts and slices.
     monkeypatch.setattr(plan, "_MIN_SLICE", 1500)
     write_measurements(tmp_path / "in" / "good.parquet", 6000, sources=300)
-    pq.write_table(edge_table(3, 500), tmp_path / "in" / "edges.parquet")
+    edges = edge_table(3, 500)
+    kinds = pa.array([("ping", "hop", "last", "wrong", None)[row % 5] for row in range(len(edges))])
+    pq.write_table(edges.append_column("kind", kinds), tmp_path / "in" / "edges.parquet")
     for options in (RowOptions(max_row_mib=1), RowOptions(group_by="probe_id", split="probe:0.7,0.3")):
         name = options.group_by
         build([tmp_path / "in"], tmp_path / f"{name}-local", options)

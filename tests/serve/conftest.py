@@ -1,3 +1,4 @@
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import pytest
 from serve_server import TOKEN, Server, serving
 from small_run import engine, rows, run, world
 
+from ping_llm.measurements.addresses import unpack
 from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.world import World
 
@@ -31,7 +33,24 @@ def places(tmp_path_factory, run) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory, run, rows, token_file, places) -> Iterator[Server]:
+def systems(tmp_path_factory, world) -> dict[str, list[str]]:
+    """What names stand for: AS64500 for a destination, NL for two, probe:7 for a source, all IPv4."""
+    visible = world.visible.take((world.visible.src[:, :10] == 0).all(axis=1))
+    counts = Counter(unpack(visible.dst).to_pylist())
+    first, second = (dst for dst, _ in counts.most_common(2))
+    source = unpack(visible.src[:1]).to_pylist()[0]
+    folder = tmp_path_factory.mktemp("systems")
+    (folder / "systems.csv").write_text(f"prefix,country,asn\n{first}/32,NL,64500\n{second}/32,NL,64501\n")
+    (folder / "probes.csv").write_text(f"probe_id,address_v4,country_code\n7,{source},DE\n")
+    return {
+        "AS64500": [first], "NL": [first, second], "probe:7": [source],
+        "files": [str(folder / "systems.csv"), str(folder / "probes.csv")],
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory, run, rows, token_file, places, systems) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
-    with serving(folder, run, "--data", rows, "--token-file", token_file, "--places", places) as made:
+    known = [word for path in (places, *systems["files"]) for word in ("--places", path)]
+    with serving(folder, run, "--data", rows, "--token-file", token_file, *known) as made:
         yield made

@@ -1,208 +1,222 @@
-"""`query score --out`: calibrated scores as Parquet by day, shared by the tasks of a cluster.
+"""`query … --out`: answers to a whole file as Parquet by day, shared by the tasks of a cluster.
 
-A day is a unit of work: its file appears when it is complete, and days that are there are not scored again.
-Every result is compared with the answer that all earlier measurements of the input and of the run's data
-give, whichever task scores it, so the bytes do not depend on the tasks. Each task holds the input's
-measurements in memory, about 100 bytes each.
+A part of a day is a unit of work: its file appears when it is complete, and parts that are there are not made
+again. A part is always asked as a whole, from the same earlier measurements, whichever task asks it, so the
+bytes do not depend on the tasks. Each task holds the input in memory.
 """
 
 import hashlib
 import json
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ping_llm.answer.files import read_columns
-from ping_llm.answer.report import NEEDS, results
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import whole_file, write_json
-from ping_llm.measurements.addresses import unpack
-from ping_llm.measurements.columns import NO_TIME, Columns
+from ping_llm.measurements.columns import NO_TIME
 from ping_llm.model.packaged import base_folder
 from ping_llm.progress import Progress
 from ping_llm.spark_session import each_on_spark
 
-if TYPE_CHECKING:
-    from ping_llm.answer.model import Model
-
 _DAY_US = 86_400_000_000
-_LEVELS = (0.05, 0.5, 0.95)
-_SUMMARY, _KEY = "score.json", ".score.json"
-
-SCHEMA = pa.schema(
-    [
-        pa.field("event_time", pa.timestamp("us", tz="UTC")),
-        pa.field("src_addr", pa.string()),
-        pa.field("dst_addr", pa.string()),
-        pa.field("rtt", pa.float64()),
-        pa.field("bits", pa.float64()),
-        pa.field("tail", pa.float64()),
-        pa.field("failure", pa.float64()),
-        pa.field("p5", pa.float64()),
-        pa.field("p50", pa.float64()),
-        pa.field("p95", pa.float64()),
-        pa.field("kind", pa.string()),
-        pa.field("row", pa.int64()),
-    ],
-    metadata={"ping_llm.scores": "1"},
-)
+#: The folder of rows without a time, by the name that Hive, Spark, DuckDB and Arrow read as null.
+_NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 
 
-def score_days(
-    model: "Model", run: Path, path: Path, out: Path, step: str | None = None, task: int = 0, tasks: int = 1
+@dataclass(frozen=True)
+class Unit:
+    """Rows of one day.
+
+    Attributes:
+      day: since 1970; None: rows without a time.
+      part: number within the day.
+    """
+
+    day: int | None
+    part: int
+    rows: np.ndarray
+
+    @property
+    def day_name(self) -> str:
+        return _NO_DAY if self.day is None else str(np.datetime64(self.day, "D"))
+
+    def file(self, out: Path) -> Path:
+        return out / f"date={self.day_name}" / f"part-{self.part}.parquet"
+
+
+@dataclass(frozen=True)
+class Job(ABC):
+    """What is asked about a file. It is pickled for workers, and names what a worker keeps.
+
+    Attributes:
+      run: a run; None for a simple method.
+      data: of `Model.load`: rows, or whether to use those of the run.
+      path: the file or folder.
+    """
+
+    run: Path | None
+    data: Path | bool
+    path: Path
+
+    #: The step that makes the parts; the summary's file has the name of the command.
+    step: ClassVar[str]
+    command: ClassVar[str]
+    #: For messages: what the folder holds, and of what.
+    made: ClassVar[str]
+    items: ClassVar[str]
+    #: Rows per part at most; None: a day is one part.
+    part_rows: ClassVar[int | None] = None
+
+    @abstractmethod
+    def open(self) -> Any:
+        """The model, or what answers in its place."""
+
+    @abstractmethod
+    def read(self) -> tuple[Any, np.ndarray]:
+        """The input, and the time of each row in µs, NO_TIME where there is none."""
+
+    @abstractmethod
+    def key(self, given: Any) -> dict[str, Any]:
+        """What the parts depend on, besides the run."""
+
+    @abstractmethod
+    def table(self, model: Any, given: Any, rows: np.ndarray) -> pa.Table:
+        """The answers to some rows."""
+
+    @abstractmethod
+    def summary(self, tables: Iterable[pa.Table], count: int) -> dict[str, Any]:
+        """Figures about all parts."""
+
+
+def run(
+    job: Job, out: Path, step: str | None = None, task: int = 0, tasks: int = 1, model: Any = None
 ) -> dict[str, Any] | None:
-    """Score measurements into OUT/date=YYYY-MM-DD/part-0.parquet, or go on with that.
+    """Answer into OUT/date=YYYY-MM-DD/part-N.parquet, or go on with that.
 
     Args:
-      step: `score` for the share of a task, `finish` for the summary; None for both.
+      step: the job's own for the share of a task, `finish` for the summary; None for both.
+      model: what `job.open` gives, if it is there already.
 
     Returns:
-      the summary; None after a step `score`.
+      the summary; None after the job's own step.
 
     Raises:
-      UsageError: measurements without times, or a folder that holds something else.
-      PingError: at `finish`, days are missing.
+      UsageError: a folder that holds something else.
+      PingError: at `finish`, parts are missing.
     """
-    if step not in (None, "score", "finish") or not 0 <= task < tasks:
-        raise UsageError(f"--step {step}, --task {task} of {tasks}: steps are score and finish, tasks from 0")
-    measured, days, each = _read(path)
-    _claim(out, run, measured)
+    if step not in (None, job.step, "finish") or not 0 <= task < tasks:
+        raise UsageError(
+            f"--step {step}, --task {task} of {tasks}: steps are {job.step} and finish, tasks from 0"
+        )
+    given, times = job.read()
+    units = units_of(times, job.part_rows)
+    _claim(out, job, given)
     if step != "finish":
         # The largest first, dealt in turn.
-        order = sorted(each, key=lambda day: (-int((days == day).sum()), day))[task::tasks]
-        with Progress("measurements", int(np.isin(days, order).sum())) as progress:
-            for day in order:
-                rows = np.flatnonzero(days == day)
-                if not _file(out, day).exists():
-                    _score_day(model, measured, rows, _file(out, day))
-                progress.advance(len(rows))
-    if step == "score":
-        return None
-    return _finish(out, each, len(measured))
+        order = sorted(range(len(units)), key=lambda one: (-len(units[one].rows), one))[task::tasks]
+        with Progress(job.items, sum(len(units[one].rows) for one in order)) as progress:
+            for unit in (units[one] for one in order):
+                if not unit.file(out).exists():
+                    model = job.open() if model is None else model
+                    _make(job, model, given, unit, out)
+                progress.advance(len(unit.rows))
+    return None if step == job.step else _finish(job, out, units, len(times))
 
 
-def score_on_spark(
-    run: Path, data: Path | bool, path: Path, out: Path, master: str | None = None
-) -> dict[str, Any]:
-    """The same on Spark, a day per partition; a worker loads the model and the input once.
+def run_on_spark(job: Job, out: Path, master: str | None = None) -> dict[str, Any]:
+    """The same on Spark, a unit per partition; a worker loads the model and the input once.
 
     Args:
-      data: of `Model.load`, on the workers.
       master: such as yarn; None: what spark-submit or the environment says.
     """
-    measured, _, each = _read(path)
-    _claim(out, run, measured)
-    waiting = [day for day in each if not _file(out, day).exists()]
+    given, times = job.read()
+    units = units_of(times, job.part_rows)
+    _claim(out, job, given)
+    waiting = [place for place, unit in enumerate(units) if not unit.file(out).exists()]
     if waiting:
-        work = partial(_score_on_worker, run, data, path, out, waiting)
-        each_on_spark("ping-llm score", master, len(waiting), work)
-    return _finish(out, each, len(measured))
+        work = partial(_on_worker, job, out, waiting)
+        each_on_spark(f"ping-llm {job.command}", master, len(waiting), work)
+    return _finish(job, out, units, len(times))
 
 
-def _score_on_worker(
-    run: Path, data: Path | bool, path: Path, out: Path, waiting: Sequence[int], number: int
-) -> None:
-    file = _file(out, waiting[number])
-    if not file.exists():
-        model, measured, days = _loaded(run, data, path)
-        _score_day(model, measured, np.flatnonzero(days == waiting[number]), file)
+def _on_worker(job: Job, out: Path, waiting: Sequence[int], number: int) -> None:
+    model, given, units = _opened(job)
+    unit = units[waiting[number]]
+    if not unit.file(out).exists():
+        _make(job, model, given, unit, out)
 
 
 @lru_cache(maxsize=1)
-def _loaded(run: Path, data: Path | bool, path: Path) -> "tuple[Model, Columns, np.ndarray]":
-    from ping_llm.answer.model import Model
-
-    return Model.load(run, data=data), *_read(path)[:2]
-
-
-def _read(path: Path) -> tuple[Columns, np.ndarray, list[int]]:
-    """Measurements, the day of each, and the days."""
-    measured = read_columns(path, needs=NEEDS)
-    if (measured.time == NO_TIME).any():
-        raise UsageError(
-            f"{path} has measurements without a time, which no day holds; score it without --out"
-        )
-    days = measured.time // _DAY_US
-    return measured, days, np.unique(days).tolist()
+def _opened(job: Job) -> tuple[Any, Any, list[Unit]]:
+    given, times = job.read()
+    return job.open(), given, units_of(times, job.part_rows)
 
 
-def _file(out: Path, day: int) -> Path:
-    return out / f"date={np.datetime64(day, 'D')}" / "part-0.parquet"
+def units_of(times: np.ndarray, part_rows: int | None) -> list[Unit]:
+    """The rows by day and part, in their order within a day; those without a time come last."""
+    days = np.where(times == NO_TIME, np.iinfo(np.int64).max, times // _DAY_US)
+    order = np.argsort(days, kind="stable")
+    names, begins = np.unique(days[order], return_index=True)
+    units = []
+    for day, rows in zip(names.tolist(), np.split(order, begins[1:]), strict=True):
+        size = part_rows or len(rows)
+        units += [
+            Unit(
+                None if day == np.iinfo(np.int64).max else day, place, rows[place * size : (place + 1) * size]
+            )
+            for place in range(-(-len(rows) // size))
+        ]
+    return units
 
 
-def _claim(out: Path, run: Path, measured: Columns) -> None:
-    """Keep in the folder what it is about, so that days of other input or of another run are not mixed."""
-    digest = hashlib.sha256()
-    for column in (measured.time, measured.src, measured.dst, measured.rtt):
-        digest.update(np.ascontiguousarray(column))
-    key = {
-        "format": 1,
-        "run": str((base_folder(run) or run).resolve()),
-        "measurements": len(measured),
-        "sha256": digest.hexdigest(),
-    }
+def digest(columns: Iterable[np.ndarray]) -> str:
+    """Names the content of columns."""
+    made = hashlib.sha256()
+    for column in columns:
+        made.update(np.ascontiguousarray(column))
+    return made.hexdigest()
+
+
+def _claim(out: Path, job: Job, given: Any) -> None:
+    """Keep in the folder what it is about, so that parts of other input or of another run are not mixed."""
+    where = None if job.run is None else str((base_folder(job.run) or job.run).resolve())
+    key, file = {"format": 1, "run": where} | job.key(given), out / f".{job.command}.json"
     # Another task may be about to write the same.
-    if not (out / _KEY).exists() and (not out.exists() or all(one.name[0] == "." for one in out.iterdir())):
-        write_json(out / _KEY, key)
+    if not file.exists() and (not out.exists() or all(one.name[0] == "." for one in out.iterdir())):
+        write_json(file, key)
         return
     try:
-        same = json.loads((out / _KEY).read_text()) == key
+        same = json.loads(file.read_text()) == key
     except (OSError, ValueError):
-        raise UsageError(f"{out} holds something else than scores; name another --out") from None
+        raise UsageError(f"{out} holds something else than {job.made}; name another --out") from None
     if not same:
         raise UsageError(
-            f"{out} holds the scores of other measurements or of another run; name another --out"
+            f"{out} holds the {job.made} of other {job.items} or of another run; name another --out"
         )
 
 
-def _score_day(model: "Model", measured: Columns, rows: np.ndarray, file: Path) -> None:
-    parts = [_table(measured, part) for part in results(model, measured, rows)]
-    with whole_file(file) as aside:
-        pq.write_table(pa.concat_tables(parts).combine_chunks(), aside, compression="zstd")
+def _make(job: Job, model: Any, given: Any, unit: Unit, out: Path) -> None:
+    table = job.table(model, given, unit.rows)
+    with whole_file(unit.file(out)) as aside:
+        pq.write_table(table.combine_chunks(), aside, compression="zstd")
 
 
-def _table(measured: Columns, part: Any) -> pa.Table:
-    asked = measured.take(part.row)
-    quantiles = part.expected.quantile(np.array(_LEVELS))
-    columns: Sequence[Any] = [
-        pa.array(asked.time, pa.int64()).cast(SCHEMA.field("event_time").type),
-        unpack(asked.src), unpack(asked.dst), part.rtt, part.bits, part.tail, part.expected.failure,
-        *np.asarray(quantiles, np.float64).T, part.kind, part.row,
-    ]  # fmt: skip
-    return pa.table(
-        [
-            column if isinstance(column, pa.Array) else pa.array(column, field.type)
-            for column, field in zip(columns, SCHEMA, strict=True)
-        ],
-        schema=SCHEMA,
-    )
-
-
-def _finish(out: Path, days: Sequence[int], measurements: int) -> dict[str, Any]:
-    missing = [day for day in days if not _file(out, day).exists()]
+def _finish(job: Job, out: Path, units: Sequence[Unit], count: int) -> dict[str, Any]:
+    missing = [unit for unit in units if not unit.file(out).exists()]
     if missing:
         raise PingError(
-            f"{len(missing)} of {len(days)} days are not scored yet (such as "
-            f"{np.datetime64(missing[0], 'D')}); run the step `score` of all tasks"
+            f"{len(missing)} of {len(units)} parts are missing (such as part {missing[0].part} of "
+            f"{missing[0].day_name}); run the step `{job.step}` of all tasks"
         )
-    bits = tails = outer = 0.0
-    for day in days:
-        found = pq.read_table(_file(out, day), columns=["bits", "tail"], partitioning=None)
-        bits += float(found["bits"].to_numpy().sum())
-        tail = found["tail"].to_numpy()
-        tails += float((tail < 0.1).sum())
-        outer += float((tail < 0.01).sum())
-    summary = {
-        "measurements": measurements,
-        "days": len(days),
-        "mean_bits": round(bits / max(measurements, 1), 6),
-        "outside_90": round(tails / max(measurements, 1), 6),
-        "outside_99": round(outer / max(measurements, 1), 6),
-    }
-    write_json(out / _SUMMARY, summary)
+    tables = (pq.read_table(unit.file(out), partitioning=None) for unit in units)
+    days = len({unit.day for unit in units} - {None})
+    summary = {job.items: count, "days": days} | job.summary(tables, count)
+    write_json(out / f"{job.command}.json", summary)
     return summary

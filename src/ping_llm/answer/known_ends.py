@@ -2,15 +2,14 @@
 
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ping_llm.answer.past import Data
 from ping_llm.answer.show import moment_text
 from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix, is_ipv4, unpack
 from ping_llm.measurements.ids import hashed
-from ping_llm.rows.store import RowStore
 
 #: Rows are read until they have this many measurements, for the destinations: 2 s. Rows are in the order of
 #: a hash of their source, so the first ones are a fair sample.
@@ -66,10 +65,10 @@ class Ends:
 
 
 class KnownEnds:
-    """The ends of probe rows. Safe to use from several threads; not from the event loop, because it reads."""
+    """The ends of a model's data. Safe to use from several threads; not from the event loop: it reads."""
 
-    def __init__(self, rows: Path):
-        self._store = RowStore(rows)
+    def __init__(self, data: Data):
+        self._store = data.store
         index = self._store.index
         self.sources = Ends.of(np.asarray(index.src), np.asarray(index.counts))
         self.first_time = int(index.first_time.min()) if len(index) else None
@@ -111,10 +110,10 @@ class EndsOfData:
         self._lock = threading.Lock()
         self._known: tuple[str, KnownEnds] | None = None
 
-    def of(self, path: Path, fingerprint: str) -> KnownEnds:
+    def of(self, data: Data) -> KnownEnds:
         with self._lock:
-            if self._known is None or self._known[0] != fingerprint:
-                self._known = (fingerprint, KnownEnds(path))
+            if self._known is None or self._known[0] != data.fingerprint:
+                self._known = (data.fingerprint, KnownEnds(data))
             return self._known[1]
 
 

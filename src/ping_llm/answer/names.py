@@ -1,13 +1,13 @@
 """What users write for an address: a host name, AS3333, country:NL or probe:1234.
 
 A host name stands for what it resolves to. The others stand for the addresses that the data know there, the
-most measured first, or, where the data have none, for the prefixes of a table of places. Nobody looks up a
-name that a request brought, unless the server was told to.
+most measured first, or, where the data have none, for the prefixes of a table of places.
 """
 
 import re
 import socket
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,15 +17,33 @@ from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import Prefix, parse_prefix
 
 if TYPE_CHECKING:
-    from ping_llm.answer.known_ends import Ends, KnownEnds
+    from ping_llm.answer.known_ends import KnownEnds
+    from ping_llm.answer.past import Data
     from ping_llm.measurements.places import Place, Places
 
 End = Literal["source", "destination"]
+#: The addresses of a host, the one that programs use first. It raises UsageError where there are none.
+Resolver = Callable[[str], Sequence[Prefix]]
 
 #: Addresses that a name stands for at most, unless more are asked for.
 MOST = 20
 
 _HOST = re.compile(r"(?=.*[a-zA-Z])(?!-)[\w-]{1,63}(\.[\w-]{1,63})*\.?")
+_AS = re.compile(r"AS(\d{1,10})", re.IGNORECASE)
+_COUNTRY = re.compile(r"(?:country:)?([a-z]{2})", re.IGNORECASE)
+_PROBE = re.compile(r"probe:(\d{1,18})", re.IGNORECASE)
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is written as a name; not whether anybody knows it."""
+    text = text.strip()
+    return any(one.fullmatch(text) for one in (_HOST, _PROBE, _COUNTRY))
+
+
+def is_host(text: str) -> bool:
+    """Whether a text is written as a host name."""
+    text = text.strip()
+    return bool(_HOST.fullmatch(text)) and not (_AS.fullmatch(text) or _COUNTRY.fullmatch(text))
 
 
 @dataclass(frozen=True)
@@ -46,26 +64,142 @@ class Named:
     def addresses(self) -> list[str]:
         return [str(end) for end in self.ends]
 
+    @property
+    def version(self) -> int | None:
+        """The IP version, if all have the same."""
+        versions = {end.version for end in self.ends}
+        return versions.pop() if len(versions) == 1 else None
+
+    def only(self) -> "Named":
+        """The same where only a single address or prefix is of use.
+
+        Raises:
+          UsageError: the name stands for several.
+        """
+        if len(self.ends) > 1:
+            raise UsageError(f"{self.note}; name one of them")
+        return self
+
+    def matching(self, other: "Named") -> "Named":
+        """The ends of an IP version that the other has too; all, if there are none."""
+        shared = {end.version for end in other.ends}
+        kept = tuple(end for end in self.ends if end.version in shared)
+        return Named(self.text, kept or self.ends, self.note)
+
+
+class NameIndex:
+    """The addresses and prefixes that places and data know, by AS, country and probe.
+
+    Each index is made when it is first needed, and once: 100,000 addresses take 2 s. Safe to use
+    from several threads.
+
+    Args:
+      places: where prefixes are; or files that say it, read when needed.
+      data: the ends of data; or the data, or a folder of probe rows, read when needed.
+    """
+
+    def __init__(
+        self, places: "Places | Sequence[Path] | None" = None, data: "KnownEnds | Data | Path | None" = None
+    ):
+        self._given, self._data = places, data
+        self._lock = threading.RLock()
+        self._by_end: dict[End, _ByPlace] = {}
+
+    def at(self, place: int | str, end: End, version: int | None) -> tuple[Sequence[Prefix], str]:
+        """Addresses of the data in an AS (a number) or country, or else prefixes; and which of the two."""
+        with self._lock:
+            if found := self._of_data(end).at(place, version):
+                return found, f"{end}s of the data"
+            return self._listed.at(place, version), "prefixes of --places"
+
+    def of_probe(self, number: int) -> Sequence[Prefix]:
+        with self._lock:
+            found = [] if self._known is None else self._known.of_probe(number)
+            return self._places.probe(number) if not found and self._places is not None else found
+
+    @property
+    def has_places(self) -> bool:
+        return bool(self._given)
+
+    @property
+    def has_data(self) -> bool:
+        return self._data is not None
+
+    def _of_data(self, end: End) -> "_ByPlace":
+        if end not in self._by_end:
+            ends: list[Prefix] = []
+            if self._known is not None:
+                known = self._known.sources if end == "source" else self._known.destinations
+                ends = [Prefix.of(packed) for packed in known.packed]
+            assert self._places is not None
+            self._by_end[end] = _ByPlace((one, self._places.place(one)) for one in ends)
+        return self._by_end[end]
+
+    @cached_property
+    def _listed(self) -> "_ByPlace":
+        assert self._places is not None
+        return _ByPlace(self._places.listed())
+
+    @cached_property
+    def _places(self) -> "Places | None":
+        from ping_llm.measurements.places import Places
+
+        if isinstance(self._given, Sequence):
+            return Places(self._given) if self._given else None
+        return self._given
+
+    @cached_property
+    def _known(self) -> "KnownEnds | None":
+        from ping_llm.answer.known_ends import KnownEnds
+        from ping_llm.answer.past import Data
+
+        if self._data is None or isinstance(self._data, KnownEnds):
+            return self._data
+        return KnownEnds(Data(self._data) if isinstance(self._data, Path) else self._data)
+
+
+class _ByPlace:
+    """Addresses or prefixes by the number of their AS and by their country, in the order given."""
+
+    def __init__(self, places: "Iterable[tuple[Prefix, Place]]"):
+        found: dict[int | str, dict[Prefix, None]] = {}
+        for one, place in places:
+            for key in (place.asn, place.country):
+                if key is not None:
+                    found.setdefault(key, {})[one] = None
+        self._found = {key: list(several) for key, several in found.items()}
+
+    def at(self, key: int | str, version: int | None) -> Sequence[Prefix]:
+        return [one for one in self._found.get(key, ()) if _is_wanted(one, version)]
+
+
+def look_up(host: str) -> list[Prefix]:
+    """The addresses of a host by the system's resolver, the one that programs use first.
+
+    Raises:
+      UsageError: it has none.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"the host name {host} cannot be resolved: {why}") from None
+    return list(dict.fromkeys(parse_prefix(str(one[4][0]).partition("%")[0]) for one in found))
+
 
 class Names:
     """Looks names up.
 
     Args:
-      places: where prefixes are, for AS, countries and probes; or files that say it, read when needed.
-      data: probe rows whose addresses are known.
-      resolve: whether host names may be looked up.
+      index: what places and data know.
+      resolve: gives the addresses of a host; None: host names are refused.
       most: addresses that a name stands for at most.
     """
 
     def __init__(
-        self,
-        places: "Places | Sequence[Path] | None" = None,
-        data: Path | None = None,
-        *,
-        resolve: bool = True,
-        most: int = MOST,
+        self, index: NameIndex | None = None, *, resolve: Resolver | None = look_up, most: int = MOST
     ):
-        self._given, self._data, self._resolve, self._most = places, data, resolve, most
+        self._index, self._resolve, self._most = index or NameIndex(), resolve, most
 
     def find(self, text: str, end: End = "destination", version: int | None = None) -> Named:
         """The addresses or prefixes that a text stands for.
@@ -82,16 +216,14 @@ class Names:
             return Named(text, (parse_prefix(text),))
         except ValueError as error:
             problem = error
-        if found := re.fullmatch(r"AS(\d{1,10})", text, re.IGNORECASE):
-            number = int(found[1])
-            return self._at(text, end, version, lambda place: place.asn == number)
-        if found := re.fullmatch(r"(?:country:)?([a-z]{2})", text, re.IGNORECASE):
-            country = found[1].upper()
-            return self._at(text, end, version, lambda place: place.country == country)
-        if found := re.fullmatch(r"probe:(\d{1,18})", text, re.IGNORECASE):
+        if found := _AS.fullmatch(text):
+            return self._at(text, int(found[1]), end, version)
+        if found := _COUNTRY.fullmatch(text):
+            return self._at(text, found[1].upper(), end, version)
+        if found := _PROBE.fullmatch(text):
             return self._probe(text, int(found[1]), version)
-        if self._resolve and ":" not in text and _HOST.fullmatch(text):
-            return _resolved(text, version)
+        if self._resolve is not None and _HOST.fullmatch(text):
+            return _resolved(text, self._resolve(text), version)
         raise UsageError(f"the {end} {problem}")
 
     def one(self, text: str, end: End = "destination", version: int | None = None) -> Named:
@@ -100,46 +232,28 @@ class Names:
         Raises:
           UsageError: also if the name stands for several.
         """
-        found = self.find(text, end, version)
-        if len(found.ends) > 1:
-            raise UsageError(f"{found.note}; name one of them")
-        return found
+        return self.find(text, end, version).only()
 
     def pair(self, src: str, dst: str) -> tuple[Named, Named]:
         """The ends of one or several questions, of the same IP version where there is a choice."""
-        source = self.find(src, "source")
-        versions = {end.version for end in source.ends}
-        destination = self.find(dst, "destination", versions.pop() if len(versions) == 1 else None)
-        shared = {end.version for end in destination.ends}
-        kept = tuple(end for end in source.ends if end.version in shared)
-        return Named(source.text, kept or source.ends, source.note), destination
+        source = self.find(src, "source", version_of(dst))
+        destination = self.find(dst, "destination", source.version)
+        return source.matching(destination), destination
 
-    def _at(self, text: str, end: End, version: int | None, is_there: "PlaceTest") -> Named:
-        if self._places is None:
+    def _at(self, text: str, place: int | str, end: End, version: int | None) -> Named:
+        if not self._index.has_places:
             raise UsageError(f"{text} needs --places: a table or database that knows the AS or country")
-        known = self._known_ends(end)
-        found: list[Prefix] = []
-        if known is not None:
-            for packed in known.packed:
-                one = Prefix.of(packed)
-                if _is_wanted(one, version) and is_there(self._places.place(one)):
-                    found.append(one)
-        if found:
-            return self._named(text, found, f"{end}s of the data")
-        listed = [one for one, place in self._places.listed() if is_there(place) and _is_wanted(one, version)]
-        if not listed:
-            where = "" if known is None else f", and no {end} of the data is there"
+        found, what = self._index.at(place, end, version)
+        if not found:
+            where = f", and no {end} of the data is there" if self._index.has_data else ""
             raise UsageError(
                 f"{text}: the tables of --places list no such prefix{where}; "
                 "a database (.mmdb) lists none: with one, --data must be given"
             )
-        return self._named(text, listed, "prefixes of --places")
+        return self._named(text, found, what)
 
     def _probe(self, text: str, number: int, version: int | None) -> Named:
-        found = [] if self._known is None else self._known.of_probe(number)
-        if not found and self._places is not None:
-            found = self._places.probe(number)
-        found = [one for one in found if _is_wanted(one, version)]
+        found = [one for one in self._index.of_probe(number) if _is_wanted(one, version)]
         if not found:
             raise UsageError(
                 f"{text}: neither the data nor --places know the probe; "
@@ -154,44 +268,21 @@ class Names:
         note = f"{text} is {kept[0]}" if len(found) == 1 else f"{text} stands for {count} {what}: {listed}"
         return Named(text, kept, note)
 
-    @cached_property
-    def _places(self) -> "Places | None":
-        from ping_llm.measurements.places import Places
 
-        if isinstance(self._given, Sequence):
-            return Places(self._given) if self._given else None
-        return self._given
-
-    @cached_property
-    def _known(self) -> "KnownEnds | None":
-        from ping_llm.answer.known_ends import KnownEnds
-
-        return None if self._data is None else KnownEnds(self._data)
-
-    def _known_ends(self, end: End) -> "Ends | None":
-        if self._known is None:
-            return None
-        return self._known.sources if end == "source" else self._known.destinations
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    PlaceTest = Callable[[Place], bool]
+def version_of(text: str) -> int | None:
+    """The IP version of an address; None for a name."""
+    try:
+        return parse_prefix(text).version
+    except ValueError:
+        return None
 
 
 def _is_wanted(one: Prefix, version: int | None) -> bool:
     return version is None or one.version == version
 
 
-def _resolved(host: str, version: int | None) -> Named:
-    family = {None: socket.AF_UNSPEC, 4: socket.AF_INET, 6: socket.AF_INET6}[version]
-    try:
-        found = socket.getaddrinfo(host, None, family, socket.SOCK_DGRAM)
-    except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        suffix = f" to an IPv{version} address" if version else ""
-        raise UsageError(f"the host name {host} cannot be resolved{suffix}: {why}") from None
-    # The first is the one that programs use, by the rules of the system.
-    address = parse_prefix(str(found[0][4][0]).partition("%")[0])
-    return Named(host, (address,), f"{host} is {address}")
+def _resolved(host: str, found: Sequence[Prefix], version: int | None) -> Named:
+    wanted = [one for one in found if _is_wanted(one, version)]
+    if not wanted:
+        raise UsageError(f"the host name {host} cannot be resolved to an IPv{version} address")
+    return Named(host, (wanted[0],), f"{host} is {wanted[0]}")

@@ -79,7 +79,7 @@ class Data:
         from ping_llm.rows.store import RowStore  # imported late: questions with a context need no rows
 
         self.path = Path(path)
-        self._store = store or RowStore(path)
+        self.store = store or RowStore(path)
         self._read: Recent[bytes, Columns] = Recent(_KEPT, len)
 
     @classmethod
@@ -91,7 +91,7 @@ class Data:
 
     @property
     def fingerprint(self) -> str:
-        return self._store.fingerprint
+        return self.store.fingerprint
 
     def history(self, questions: Sequence[Question]) -> History:
         """All measurements of the questions' sources; `History` selects those earlier than each question.
@@ -119,7 +119,7 @@ class Data:
         return Context.of(known.src, known.dst, known.time, known.rtt, np.arange(len(chosen)))
 
     def _past(self, src: Prefix, time: int | None) -> Columns:
-        index = self._store.index
+        index = self.store.index
         rows = self.rows_of(src)
         if not src.is_whole and time is not None:
             rows = rows[index.first_time[rows] < time]
@@ -131,7 +131,7 @@ class Data:
         key = src.packed + rows.tobytes()
         known = self._read.get(key)
         if known is None:
-            block = self._store.read(rows)
+            block = self.store.read(rows)
             own = np.broadcast_to(np.frombuffer(src.packed, np.uint8), block.dst.shape)
             known = Columns(block.time, own, block.dst, block.rtt)
             self._read.put(key, known)
@@ -140,7 +140,7 @@ class Data:
     def rows_of(self, src: Prefix) -> np.ndarray:
         """Numbers of the rows of a source, or of all sources of a prefix."""
         known = src.packed_length
-        index = self._store.index.src
+        index = self.store.index.src
         if not known:
             return np.arange(len(index))
         # The last bytes differ most: comparing them first leaves few rows to compare.
@@ -151,8 +151,9 @@ class Data:
 
     def columns(self) -> Columns:
         """Every measurement, ordered by time: what a simple method learns from."""
-        block = self._store.read(np.arange(len(self._store)))
+        block = self.store.read(np.arange(len(self.store)))
         counts = np.diff(block.offsets)
+        kind = block.kind if block.kind.any() else None
         return Columns(
-            block.time, np.repeat(block.src, counts, axis=0), block.dst, block.rtt
+            block.time, np.repeat(block.src, counts, axis=0), block.dst, block.rtt, kind=kind
         ).sorted_by_time()

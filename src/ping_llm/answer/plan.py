@@ -60,7 +60,7 @@ class Plan:
     """Measurements, the most useful first.
 
     Attributes:
-      before, after: mean uncertainty of the questions, ms or bits.
+      before, after: mean uncertainty of the questions, ms or bits; `after` by the expected drops.
       by: `crps` or `bits`.
     """
 
@@ -161,7 +161,8 @@ def plan(
             progress.advance()
             if (entry := state.best(number)) is not None:
                 heapq.heappush(queue, entry)
-    after = sum(state.total)
+    # Not what is left if every result is its median: that is less than what can be expected.
+    after = before - sum(each.drop for each in chosen)
     count = len(questions)
     return Plan(tuple(chosen), count, len(candidates), before / count, after / count, by)
 

@@ -13,6 +13,7 @@ distributions is too wide (Ranjan and Gneiting, "Combining probability forecasts
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -151,11 +152,13 @@ def ask(
     trained: Novelty,
     parts: Sequence[Part],
     most_ms: float,
+    quiet: bool = False,
 ) -> Held:
     """Ask every component every held-out question."""
     known, failure, below, curves, products, points = [], [], [], [], [], []
     results, past = [], []
-    with Progress("held-out questions", sum(len(part.rtt) for part in parts)) as progress:
+    progress = None if quiet else Progress("held-out questions", sum(len(part.rtt) for part in parts))
+    with progress or nullcontext():
         for part in parts:
             known.append(evidence(part.queries, part.context, trained))
             at = bin_ends(part.rtt)
@@ -182,7 +185,8 @@ def ask(
             past.append(np.stack(seen, axis=1))
             below.append(np.stack(levels, axis=1))
             products.append(products_of(np.stack(on_grid, axis=1), part.rtt))
-            progress.advance(len(part.rtt))
+            if progress is not None:
+                progress.advance(len(part.rtt))
     evidences = Evidence.concatenate(known)
     queries = [part.queries for part in parts]
     src, dst = (np.concatenate([getattr(q, name) for q in queries]) for name in ("src", "dst"))

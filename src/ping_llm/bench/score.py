@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +99,17 @@ def _task(run: str, data: str, out: str, core: str, task: str, tasks: str) -> No
     os.sched_setaffinity(0, {int(core)})
     import resource
 
-    from ping_llm.answer.bulk import score_days
-    from ping_llm.answer.model import Model
+    from ping_llm.answer import bulk
+    from ping_llm.answer.bulk_scores import ScoreJob
     from ping_llm.model.packaged import base_folder
 
-    model = Model.load(run, data=Path(data) if base_folder(run) is not None else True)
+    known = Path(data) if base_folder(run) is not None else True
+    job = ScoreJob(Path(run), known, Path(data))
+    model = job.open()
     warm = Path(data) / min(path.name for path in Path(data).glob("date=*"))
-    score_days(model, Path(run), warm, Path(f"{out}-warm-{task}"))
+    bulk.run(replace(job, path=warm), Path(f"{out}-warm-{task}"), model=model)
     start, cpu_start = time.perf_counter(), time.process_time()
-    score_days(model, Path(run), Path(data), Path(out), "score", int(task), int(tasks))
+    bulk.run(job, Path(out), job.step, int(task), int(tasks), model)
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     figures = {"start_s": start - begin, "seconds": seconds, "cpu_s": cpu_seconds, "peak_rss_mb": peak}

@@ -41,6 +41,12 @@ def register(app: typer.Typer) -> None:
             "--append",
             help="Add the files that are new to the table in --out, as if all were ingested.",
         ),
+        places: list[Path] = typer.Option(
+            [],
+            "--places",
+            help="Table of prefix, latitude, longitude, or .mmdb: replies that are faster than light allows "
+            "are rejected. May be repeated.",
+        ),
         engine: str = typer.Option("local", help="Where files are read: local, or spark; the same bytes."),
         spark_master: str | None = typer.Option(None, help="Spark master, such as yarn."),
         step: str | None = typer.Option(
@@ -61,7 +67,7 @@ def register(app: typer.Typer) -> None:
         from ping_llm.paths import printable
         from ping_llm.tables import print_json, table
 
-        options = IngestOptions(rtt, source, traceroutes, src)
+        options = IngestOptions(rtt, source, traceroutes, src, tuple(str(path) for path in places))
         if append and overwrite:
             raise UsageError("--append and --overwrite exclude each other")
         where = ClusterOptions(engine, spark_master, step, task, tasks)

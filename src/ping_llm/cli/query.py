@@ -106,10 +106,10 @@ def drawn(png: Path | None) -> Iterator[Path | None]:
 
 def names(model: "Model | SimpleModel | None", places: list[Path], most: int | None = None) -> "Names":
     """What looks up names: host names, and those that the places and the model's data know."""
-    from ping_llm.answer.names import MOST, Names
+    from ping_llm.answer.names import MOST, NameIndex, Names
 
-    data = None if model is None or model.data is None else model.data.path
-    return Names(places, data, most=most or MOST)
+    data = None if model is None else model.data
+    return Names(NameIndex(places, data), most=most or MOST)
 
 
 def one_name(found: "Names", text: str | None, end: "End") -> str | None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ping_llm.cli import query
+from ping_llm.cli import bulk, query
 from ping_llm.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ping_llm.answer.answering import SimpleModel
+    from ping_llm.answer.bulk_rtt import RttJob
     from ping_llm.answer.context import Question
     from ping_llm.answer.model import Model
     from ping_llm.answer.remote import Remote
@@ -43,6 +44,14 @@ def rtt(
         help="Table with src, dst and optionally time and rtt, in any format that `ingest` reads: one answer "
         "per row.",
     ),
+    out: Path | None = typer.Option(
+        None, "--out", help="With --pairs: folder for the answers as Parquet by day; it resumes."
+    ),
+    step: str | None = bulk.STEP,
+    task: int = bulk.TASK,
+    tasks: int = bulk.TASKS,
+    engine: bulk.Engine = bulk.ENGINE,
+    spark_master: str | None = bulk.SPARK_MASTER,
     method: str = typer.Option(
         "stack",
         "--method",
@@ -77,6 +86,17 @@ def rtt(
             raise UsageError("--pairs excludes --below and --consistency, which are for a single question")
     elif src is None or dst is None:
         raise UsageError("--src and --dst, or --pairs, must be given")
+    bulk.check(out, step, tasks, engine)
+    if out is not None:
+        if pairs is None or any(value is not None for value in (url, token_file, ca, png)) or all_orders:
+            raise UsageError(
+                "--out needs --pairs, and excludes --url, --token-file, --ca, --png, --all-orders"
+            )
+        job = _job(run, data, no_data, pairs, method, raw)
+        is_loaded = job.run is not None and engine == "local" and step != "finish"
+        loaded = query.load(job.run, data, no_data) if is_loaded and job.run is not None else None
+        bulk.run(job, loaded, out, step, task, tasks, engine, spark_master, as_json)
+        return
     asked: Model | SimpleModel | None = None
     if url is not None:
         if run is not None or data is not None or no_data or all_orders or consistency:
@@ -139,6 +159,17 @@ def rtt(
         print(show.rtt_text(answer, below))
         if gap is not None:
             print(show.consistency_text(gap))
+
+
+def _job(run: Path | None, data: Path | None, no_data: bool, pairs: Path, method: str, raw: bool) -> "RttJob":
+    from ping_llm.answer.bulk_rtt import RttJob
+    from ping_llm.model.packaged import NAME
+
+    if data is not None and no_data:
+        raise UsageError("--data and --no-data exclude each other")
+    if run is None and method in query.OF_A_MODEL:
+        run = Path(NAME)
+    return RttJob(run, not no_data if data is None else data, pairs, method, raw)
 
 
 def connect(url: str, token_file: Path | None, ca: Path | None) -> "Remote":

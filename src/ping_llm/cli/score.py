@@ -1,11 +1,10 @@
 """`ping-llm query score`: how unusual results are, on one machine or on a cluster."""
 
 from pathlib import Path
-from typing import Any, Literal
 
 import typer
 
-from ping_llm.cli import query
+from ping_llm.cli import bulk, query
 from ping_llm.errors import UsageError
 
 
@@ -29,15 +28,11 @@ def score(
     out: Path | None = typer.Option(
         None, "--out", help="Folder for the score of every result as Parquet by day; it resumes."
     ),
-    step: str | None = typer.Option(
-        None, "--step", help="With --out, on clusters: score (the share of a task), then finish."
-    ),
-    task: int = typer.Option(0, "--task", help="Task of the step score to run, from 0."),
-    tasks: int = typer.Option(1, "--tasks", help="Number of tasks that share the step score."),
-    engine: Literal["local", "spark"] = typer.Option(
-        "local", "--engine", help="With --out, where days are scored: local, or spark; the same bytes."
-    ),
-    spark_master: str | None = typer.Option(None, "--spark-master", help="Spark master, such as yarn."),
+    step: str | None = bulk.STEP,
+    task: int = bulk.TASK,
+    tasks: int = bulk.TASKS,
+    engine: bulk.Engine = bulk.ENGINE,
+    spark_master: str | None = bulk.SPARK_MASTER,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
     as_json: bool = typer.Option(False, "--json", help="Print JSON: one object per measurement."),
@@ -52,10 +47,7 @@ def score(
         raise UsageError(f"--above must be between 0 and 1, such as 0.99, not {above:g}")
     if raw and (above is not None or anomalies is not None):
         raise UsageError("--raw excludes --anomalies and --above, which compare calibrated answers")
-    if out is None and (step is not None or tasks != 1):
-        raise UsageError("--step, --task and --tasks need --out")
-    if engine == "spark" and (out is None or step is not None):
-        raise UsageError("--engine spark needs --out, and excludes --step: Spark runs all tasks itself")
+    bulk.check(out, step, tasks, engine)
     from ping_llm.model.packaged import base_folder
 
     # The packaged model compares the results of a file with the rest of it, unless it is given other data.
@@ -65,17 +57,10 @@ def score(
         raise UsageError("--out excludes --raw, --anomalies, --above, --limit and --png")
     model = query.load(run, data, no_data)
     if out is not None:
-        from ping_llm.answer.bulk import score_days, score_on_spark
-        from ping_llm.tables import print_json, table
+        from ping_llm.answer.bulk_scores import ScoreJob
 
-        summary: dict[str, Any] | None
-        if engine == "spark":
-            summary = score_on_spark(run, not no_data if data is None else data, file, out, spark_master)
-        else:
-            summary = score_days(model, run, file, out, step, task, tasks)
-        if summary is not None:
-            rows = [(name.replace("_", " "), value) for name, value in summary.items()]
-            print_json(summary) if as_json else print(table(rows))
+        job = ScoreJob(run, not no_data if data is None else data, file)
+        bulk.run(job, model, out, step, task, tasks, engine, spark_master, as_json)
         return
     if anomalies is not None or above is not None:
         print_anomalies(model, file, anomalies, limit, as_json, png, above)

@@ -19,8 +19,16 @@ def serve(
     ),
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
-    places: Path | None = typer.Option(
-        None, "--places", help="Places for the map: a table of prefix, latitude and longitude, or an .mmdb."
+    places: list[Path] = typer.Option(
+        [],
+        "--places",
+        help="Places for the map and for names such as AS3333: a table of prefix and latitude, longitude, "
+        "country or asn, the table of `fetch probes`, or an .mmdb. May be repeated.",
+    ),
+    resolve_hosts: bool = typer.Option(
+        False,
+        "--resolve-hosts",
+        help="Resolve host names in requests. Needs --token-file where other machines can ask.",
     ),
     host: str = typer.Option(
         "127.0.0.1",
@@ -64,7 +72,8 @@ def serve(
         run=run,
         data=data,
         no_data=no_data,
-        places=places,
+        places=tuple(places),
+        resolve_hosts=resolve_hosts,
         host=host,
         port=port,
         token_file=token_file,

@@ -54,29 +54,24 @@ def fit(
 
     An interrupted fit resumes with the same command. DATA must have at least 300 measurements.
     """
-    from ping_llm.answer.methods.registry import full_name
-    from ping_llm.fit.options import FitOptions
-    from ping_llm.fit.run import fit as run_fit
+    from ping_llm import _api
     from ping_llm.fit.screen import summary_text
-    from ping_llm.splits.holdout import SplitOptions
     from ping_llm.tables import print_json
 
-    names = () if baselines == "all" else tuple(full_name(name) for name in baselines.split(","))
-    options = FitOptions(
+    result = _api.fit(
+        inputs,
+        run,
         minutes=minutes,
         config=config,
         traceroutes=traceroutes,
+        start=start,
         final=final,
-        seed=seed,
-        splits=SplitOptions(seed=seed),
         queries=queries,
-        baselines=names,
+        baselines=() if baselines == "all" else baselines.split(","),
+        seed=seed,
+        world=world,
+        say=lambda text: typer.echo(text, err=True),
     )
-
-    def say(text: str) -> None:
-        typer.echo(text, err=True)
-
-    result = run_fit(inputs, run, options, say, start=start, world=world)
     if as_json:
         print_json(result)
     else:

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ping_llm.contexts.kinds import of_kinds
 from ping_llm.contexts.options import ContextOptions, Parameters
 from ping_llm.contexts.plan import Place, Planner, Unit, unit_sequences
 from ping_llm.contexts.units import NOTES, SKIP, STOP, FilledUnit, Rows, Spent, UnitFiller
@@ -187,9 +188,10 @@ class Batches:
                 f"{ram_budget_mb}: none can be negative; per_worker_buffer_size {per_worker_buffer_size} "
                 "must be at least 1"
             )
+        options = options or ContextOptions()
         self.stream = Stream(
-            rows=open_rows(rows, data_format),
-            options=options or ContextOptions(),
+            rows=of_kinds(open_rows(rows, data_format), options.kind_names),
+            options=options,
             batch_size=batch_size,
             length=length,
             seed=seed,

@@ -21,7 +21,7 @@ from ping_llm.measurements.parquet import measurement_files
 from ping_llm.measurements.rules import ACCEPTED, candidates_of, complaint, judge
 from ping_llm.measurements.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from ping_llm.rows.block import MEASUREMENT_COLUMNS, RowBlock
-from ping_llm.rows.manifest import FLAG_IPV4, RowIndex
+from ping_llm.rows.manifest import FLAG_IPV4, FLAG_OTHER_KINDS, RowIndex
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class MemoryRows:
     def fingerprint(self) -> str:
         digest = hashlib.sha256(b"memory rows 1")
         for field in fields(self.block):
+            if field.name == "kind" and not self.block.kind.any():
+                continue  # rows of pings have the fingerprint that they had before there were kinds
             digest.update(np.ascontiguousarray(getattr(self.block, field.name)))
         return digest.hexdigest()
 
@@ -48,7 +50,9 @@ class MemoryRows:
             last_time=self.block.time[offsets[1:] - 1],
             src=self.block.src,
             counts=np.diff(offsets).astype(np.int32),
-            flags=(is_ipv4(self.block.src) * FLAG_IPV4).astype(np.uint8),
+            flags=(
+                is_ipv4(self.block.src) * FLAG_IPV4 + self.block.has_other_kinds() * FLAG_OTHER_KINDS
+            ).astype(np.uint8),
         )
 
     def read(self, indices: Sequence[int] | np.ndarray) -> RowBlock:
@@ -87,7 +91,8 @@ def rows_of_parquet(path: str | Path) -> MemoryRows:
             f"{path} has {count:,} measurements; network_parquet takes 1 to {MAX_MEASUREMENTS:,}: "
             f"build rows (`ping-llm rows build {path} --out DIR`) and use probe_chunks"
         )
-    table = dataset.to_table([*REQUIRED_COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in names)])
+    optional = [name for name in (*OPTIONAL_COLUMNS, "kind") if name in names]
+    table = dataset.to_table([*REQUIRED_COLUMNS, *optional])
     return MemoryRows(_block(table, path))
 
 
@@ -100,7 +105,8 @@ def _block(table: pa.Table, path: Path) -> RowBlock:
             f"measurement {row} of {path} is not valid: {complaint(table, row, int(verdict[row]))}; "
             "`ping-llm ingest` and `ping-llm rows build` set such ones aside"
         )
-    numbers = {name: getattr(rows, name) for name in _NUMBERS}
+    numbers = {name: getattr(rows, name) for name in _NUMBERS[:-1]}
+    numbers["kind"] = Columns.from_table(table, with_kind=True).column("kind")
     return _sorted(rows.src, rows.dst, rows.time_us, rows.rtt, numbers)
 
 
@@ -110,7 +116,7 @@ def rows_of_columns(columns: Columns) -> MemoryRows:
     return MemoryRows(_sorted(columns.src, columns.dst, columns.time, columns.rtt, numbers))
 
 
-_NUMBERS = ("msm_id", "probe_id", "size", "packet_error_count")
+_NUMBERS = ("msm_id", "probe_id", "size", "packet_error_count", "kind")
 
 
 def _sorted(

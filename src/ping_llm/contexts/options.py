@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ping_llm.errors import UsageError
+from ping_llm.measurements.schema import KINDS
 from ping_llm.rows import MAX_CONTEXTS_PER_ROW, MEASUREMENTS_PER_CONTEXT
 from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RTT_ENCODINGS, rtt_encoding
 
@@ -46,6 +47,7 @@ class ContextOptions:
         max_contexts_per_row: upper limit of that, so that a few busy probes do not dominate.
         max_context_tokens: largest context; 0 means the sequence's length.
         max_segments: most contexts in a sequence. Attention kernels have a limit too; set both alike.
+        kinds: kinds of measurements that enter contexts: any of ping,hop,last; empty: all that are there.
         fields: what a measurement states: src,dst,rtt and any of time,size,errors,msm_id.
         rtt_encoding: compact, float64, micros, log or clipped.
         clip_limit_ms: the largest RTT of `clipped`.
@@ -67,6 +69,7 @@ class ContextOptions:
     max_contexts_per_row: int = MAX_CONTEXTS_PER_ROW
     max_context_tokens: int = 0
     max_segments: int = 32
+    kinds: str = ""
     fields: str = "src,dst,rtt,time"
     rtt_encoding: str = "compact"
     clip_limit_ms: float = DEFAULT_CLIP_LIMIT_MS
@@ -112,6 +115,11 @@ class ContextOptions:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if self.max_context_tokens < 0:
             raise UsageError(f"max_context_tokens is {self.max_context_tokens}: 0 means no limit of its own")
+        if any(name not in KINDS for name in self.kind_names):
+            raise UsageError(
+                f"kinds is {self.kinds!r}: it may name {', '.join(KINDS)}, with commas between; "
+                "empty means all"
+            )
         names = self.field_names
         unknown = [name for name in names if name not in REQUIRED_FIELDS + OPTIONAL_FIELDS]
         missing = [name for name in REQUIRED_FIELDS if name not in names]
@@ -128,6 +136,10 @@ class ContextOptions:
             rtt_encoding(self.rtt_encoding, self.clip_limit_ms)
         except ValueError as error:
             raise UsageError(str(error)) from None
+
+    @property
+    def kind_names(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.kinds.split(",")) if self.kinds else ()
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -149,6 +161,7 @@ class ContextOptions:
             "wide_probability": 0.0,
             "crossed_probability": 0.0,
             "scramble_probability": 0.0,
+            "kinds": "",
         }
         stated = {name: value for name, value in self.as_dict().items() if later.get(name) != value}
         text = json.dumps(stated, sort_keys=True)

@@ -262,4 +262,5 @@ def _join(blocks: list[RowBlock]) -> RowBlock:
         joined("probe_id"),
         joined("size"),
         joined("packet_error_count"),
+        joined("kind"),
     )

@@ -68,9 +68,9 @@ def read(path: Path, options: EvaluateOptions) -> EvaluationData:
     """Read and split measurements, and draw the questions."""
     train, test = _part(path, _TRAIN), _part(path, _TEST)
     if train is not None and test is not None:
-        splits = given(read_measurements(train), read_measurements(test))
+        splits = given(read_measurements(train, with_kind=True), read_measurements(test, with_kind=True))
     else:
-        measurements = read_measurements(path)
+        measurements = read_measurements(path, with_kind=True)
         splits = split(measurements, fitting(options.splits, measurements))
     return evaluation_data(splits, options)
 

@@ -14,7 +14,7 @@ from ping_llm.answer.network import ALSO_UNNAMED, Asking
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate.inputs import EvaluateOptions, EvaluationData
 from ping_llm.files import write_json
-from ping_llm.model.packaged import RECIPE, base_folder
+from ping_llm.model.packaged import ERRORS, RECIPE, base_folder
 
 #: Of the parts and of report.json.
 FORMAT = 2
@@ -86,7 +86,8 @@ def _stack_digest(model: Model) -> str:
 
 
 def _recipe_digest(folder: Path) -> str:
-    return hashlib.sha256((folder / RECIPE).read_bytes() + GRID.tobytes()).hexdigest()[:8]
+    made = (folder / RECIPE).read_bytes() + (folder / ERRORS).read_bytes() + GRID.tobytes()
+    return hashlib.sha256(made).hexdigest()[:8]
 
 
 def _weights_digest(run: Path) -> str:

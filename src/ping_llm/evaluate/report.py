@@ -207,6 +207,14 @@ def _sections(out: Path, result: dict, pictures: list[tuple[str, str]]) -> Itera
         "By hour of the day (UTC)",
         [tables.strata(name, split, ("hour",)) for name, split in splits.items()],
     )
+    of_kinds = {
+        name: split for name, split in splits.items() if "kind" in next(iter(split.values()))["strata"]
+    }
+    if of_kinds:
+        yield (
+            "By kind of measurement",
+            [tables.strata(name, split, ("kind",)) for name, split in of_kinds.items()],
+        )
     if result.get("options", {}).get("places"):
         yield (
             "By distance and by pair of countries",

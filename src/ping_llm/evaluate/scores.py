@@ -21,6 +21,7 @@ from ping_llm.files import whole_file
 from ping_llm.measurements import addresses
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
+from ping_llm.measurements.schema import KINDS
 
 #: Quantiles that are stored of every answer: the median and the ends of the 90, 80 and 50 % intervals.
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
@@ -140,17 +141,24 @@ def summary(scores: Scores, test: Columns, bootstrap: Bootstrap | None = None) -
 
 
 def strata(scores: Scores, test: Columns) -> dict:
-    """The main figures by IP version, range of the RTT that was measured, and hour of the day (UTC)."""
+    """The main figures by IP version, range of the RTT that was measured, and hour of the day (UTC).
+
+    Also by kind of measurement, where there is more than one.
+    """
     ipv4 = addresses.is_ipv4(test.src)
     hour = (test.time // 3_600_000_000) % 24
     step = np.searchsorted(RTT_RANGES, np.maximum(test.rtt, 0), side="right") - 1
     names = [f"{a}–{b} ms" for a, b in pairwise(RTT_RANGES)]
     names.append(f"{RTT_RANGES[-1]} ms and more")
-    return {
+    out = {
         "ip_version": {n: short(scores, test, ipv4 == four) for n, four in (("IPv4", True), ("IPv6", False))},
         "rtt": {name: short(scores, test, test.replied & (step == i)) for i, name in enumerate(names)},
         "hour": {f"{h:02d}": short(scores, test, hour == h) for h in range(24)},
     }
+    kind = test.column("kind")
+    if len(np.unique(kind)) > 1:
+        out["kind"] = {name: short(scores, test, kind == code) for code, name in enumerate(KINDS)}
+    return out
 
 
 def short(scores: Scores, test: Columns, chosen: np.ndarray) -> dict:

@@ -207,9 +207,8 @@ def check_amount(data: Columns) -> None:
     raise PingError(
         f"too little to fit: {counted(len(data), 'measurement')} ({replies:,} with a reply) of "
         f"{counted(sources, 'source')} to {counted(destinations, 'destination')}, and a fit needs at least "
-        f"{FEWEST} measurements, {FEWEST // 2} of them with a reply, two sources and two destinations. What "
-        "still can be asked is a simple method: `ping-llm rows build MEASUREMENTS --out ROWS`, then "
-        "`ping-llm query rtt --method recent --data ROWS --src … --dst …`"
+        f"{FEWEST} measurements, {FEWEST // 2} of them with a reply, two sources and two destinations. The "
+        "packaged model answers from as few as there are: `ping-llm query rtt --data FILE --src … --dst …`"
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: What can become of a reply to a traceroute's packet, in the order of the codes in traceroutes.py.
 FATES = (
     "used", "other_address", "private", "err", "edst", "no_address", "late", "dup", "error", "lost",
-    "rejected", "bad_rtt", "bad_address",
+    "rejected", "bad_rtt", "bad_address", "too_fast",
 )  # fmt: skip
 
 

@@ -62,12 +62,14 @@ class IngestOptions:
       traceroutes: `off`: not used; `last`: the destination, if it is the last hop; `hops`: every public hop.
         Off by default: rows do not tell kinds apart yet, and a router's RTT among pings would mislead.
       src: where ping, fping and mtr were run whose output is read; None: such output is rejected.
+      places: files that say where prefixes are; replies that are faster than light allows are rejected.
     """
 
     rtt: str = "avg"
     source: str = "auto"
     traceroutes: str = "off"
     src: str | None = None
+    places: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.src is not None and not addresses.pack(pa.array([self.src]))[1].all():
@@ -81,6 +83,11 @@ class IngestOptions:
                 f"--traceroutes {self.traceroutes} is not one of {', '.join(TRACEROUTE_CHOICES)}"
             )
 
+        if self.places:
+            from ping_llm.ingest.too_fast import known_places
+
+            known_places(self.places)  # a table that cannot be read is refused before anything is written
+
     @property
     def with_traceroutes(self) -> bool:
         return self.traceroutes != "off"
@@ -92,6 +99,11 @@ class IngestOptions:
             del chosen["traceroutes"]
         if self.src is None:
             del chosen["src"]
+        del chosen["places"]
+        if self.places:
+            from ping_llm.ingest.too_fast import fingerprints
+
+            chosen["places"] = fingerprints(self.places)
         return chosen
 
 

@@ -19,7 +19,8 @@ from ping_llm.ingest.containers import contents
 from ping_llm.ingest.options import RAW_BYTES, STDIN, IngestOptions
 from ping_llm.ingest.records import Chunks, RawFile, Trouble
 from ping_llm.ingest.stretches import Stretch, StretchText, cut, first_text
-from ping_llm.ingest.traceroutes import read_traceroutes
+from ping_llm.ingest.too_fast import reject_too_fast
+from ping_llm.ingest.traceroutes import TOO_FAST, USED, read_traceroutes
 from ping_llm.measurements.rules import REASONS, VERDICT, judge
 from ping_llm.measurements.schema import Reject
 from ping_llm.paths import literal, utf8_name
@@ -197,6 +198,7 @@ class InputFile:
         arrays, lines, strange = tool_text.as_table(text, src, written)
         columns = tables.from_arrays(arrays, len(lines))
         judge(columns)
+        reject_too_fast(columns, self._options.places)
         texts = [line.encode() for line in text.decode("utf-8", "replace").splitlines()]
         rejected = _rejected(
             stream.name, columns, np.array(lines, np.int64), lambda row: texts[lines[row] - 1]
@@ -210,6 +212,7 @@ class InputFile:
         judge(columns)
         if block.unfinished and len(block):
             self._note_truncation(block.text(len(block) - 1), stream, columns.verdict)
+        reject_too_fast(columns, self._options.places)
         rejected = _rejected(stream.name, columns, block.numbers, block.text)
         for record in block.oversize:
             rejected.append(
@@ -223,6 +226,9 @@ class InputFile:
     ) -> JudgedBlock:
         places = list(traceroutes)
         read = read_traceroutes(list(traceroutes.values()), self._options)
+        replies_too_fast = read.used[reject_too_fast(read.columns, self._options.places)].sum()
+        read.replies[USED] -= replies_too_fast
+        read.replies[TOO_FAST] += replies_too_fast
 
         def raw_text(row: int) -> bytes:
             hop = read.raw(row)
@@ -258,6 +264,7 @@ class InputFile:
             try:
                 for columns, batch in tables.read_parquet(path):
                     judge(columns)
+                    reject_too_fast(columns, self._options.places)
                     numbers = np.arange(row, row + len(batch))
                     yield JudgedBlock(columns, _rejected(stream.name, columns, numbers, _row_texts(batch)))
                     row += len(batch)

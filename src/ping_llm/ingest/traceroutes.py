@@ -27,6 +27,8 @@ from ping_llm.measurements.schema import HOP, LAST, MAX_RTT_MS, NotUsed, Reject
 USED, OTHER_ADDRESS, PRIVATE, ERR, EDST, NO_ADDRESS, LATE, DUP, ERROR, LOST = range(10)
 #: A good reply of a hop that another one makes bad; and those that do.
 REJECTED, BAD_RTT, BAD_ADDRESS = range(10, 13)
+#: A reply that would be used, had light had the time for it (too_fast.py).
+TOO_FAST = 13
 
 #: What a hop without a usable reply is, by the first fate of this list that one of its replies has.
 _OUTCOMES = np.array(
@@ -58,6 +60,7 @@ class Hops:
     address: np.ndarray  # uint8 [n, 16]
     rtt: np.ndarray  # float64 [n], the median
     lost: np.ndarray  # int64 [n]
+    used: np.ndarray  # int64 [n]
     fates: np.ndarray  # int64 [len(FATES)]: replies of all hops together
 
 
@@ -80,9 +83,9 @@ def add_up(lists: Sequence[list[Any]], preferred: np.ndarray, only_preferred: bo
         elsewhere = (words != np.repeat(wanted, np.diff(offsets), axis=0)).any(axis=1)
         fates[elsewhere & (fates == USED)] = OTHER_ADDRESS
     _choose(offsets, fates, words, wanted, rtts, _OUTCOMES, verdict, chosen, medians)
-    lost = np.diff(np.concatenate([[0], np.cumsum(fates == LOST)])[offsets])
+    lost, used = (np.diff(np.concatenate([[0], np.cumsum(fates == fate)])[offsets]) for fate in (LOST, USED))
     address = packed[chosen] if len(packed) else np.zeros((len(lists), 16), np.uint8)
-    return Hops(verdict, address, medians, lost, np.bincount(fates, minlength=len(FATES)))
+    return Hops(verdict, address, medians, lost, used, np.bincount(fates, minlength=len(FATES)))
 
 
 def _words(packed: np.ndarray) -> np.ndarray:
@@ -191,6 +194,7 @@ class TracerouteBlock:
     columns: ParsedRecords
     owners: np.ndarray  # int64 [n]: the traceroute of each row
     hops: list[Any]  # as parsed; None where the row is a whole traceroute
+    used: np.ndarray  # int64 [n]: replies that the row's RTT is the median of
     taken_apart: int  # traceroutes that count as their hops
     replies: np.ndarray  # int64 [len(hops.FATES)]
 
@@ -284,7 +288,7 @@ def _rows(
     )  # fmt: skip
     judge(columns)
     taken_apart = int((whole.verdict == ACCEPTED).sum())
-    return TracerouteBlock(columns, owners, rows, taken_apart, added.fates)
+    return TracerouteBlock(columns, owners, rows, added.used, taken_apart, added.fates)
 
 
 def _replies(hop: Any) -> tuple[list[Any], int]:

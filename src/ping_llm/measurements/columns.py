@@ -119,6 +119,7 @@ class Columns:
         every: bool = False,
         place: Callable[[int], str] = lambda row: f"row {row + 1:,}",
         stand_in: str | None = None,
+        with_kind: bool = False,
     ) -> Self:
         """The measurements of an Arrow table, checked.
 
@@ -126,6 +127,7 @@ class Columns:
           every: whether to take the optional columns as well.
           place: where a row is, for the message.
           stand_in: `src` or `dst`, where that column of the table only stands in for one that was not read.
+          with_kind: whether to take the kind, of the optional columns.
 
         Raises:
           PingError: a row breaks a rule; the message names it.
@@ -139,12 +141,14 @@ class Columns:
             row = int((verdict != ACCEPTED).argmax())
             raise _refusal(place(row), complaint(table, row, int(verdict[row])))
         columns = cls(candidates.time_us, candidates.src, candidates.dst, candidates.rtt)
-        if not every:
+        if not every and not with_kind:
             return columns
         kind = kind_codes(table["kind"]) if "kind" in table.schema.names else None
         if kind is not None and (kind == len(KINDS)).any():
             row = int((kind == len(KINDS)).argmax())
             raise _refusal(place(row), f"kind {table['kind'][row]} is not one of {', '.join(KINDS)}")
+        if not every:
+            return replace(columns, kind=kind)
         return replace(
             columns,
             msm_id=candidates.msm_id,

@@ -197,13 +197,17 @@ def read_columns(
         raise PingError(f"Reading {data.files[0]} … failed: {str(error).splitlines()[0]}") from error
 
 
-def read_measurements(places: str | Path | Sequence[str | Path], every_column: bool = False) -> Columns:
+def read_measurements(
+    places: str | Path | Sequence[str | Path], every_column: bool = False, with_kind: bool = False
+) -> Columns:
     """Read Parquet files, or every one below folders, into memory, ordered by time.
 
     Args:
       every_column: whether to read the optional columns as well, with `kind`.
+      with_kind: whether to read `kind`.
     """
-    optional = (*OPTIONAL_COLUMNS, "kind") if every_column else ("ip_version",)
+    optional = [*OPTIONAL_COLUMNS] if every_column else ["ip_version"]
+    optional += ["kind"] if every_column or with_kind else []
     parts = []
     for file in measurement_files([places] if isinstance(places, str | Path) else places):
         try:
@@ -214,7 +218,8 @@ def read_measurements(places: str | Path | Sequence[str | Path], every_column: b
                 table = opened.read(names)
         except (OSError, pa.ArrowException, UnicodeError) as error:
             raise PingError(f"{file}: not a table of measurements: {str(error).splitlines()[0]}") from None
-        parts.append(Columns.from_table(table, every_column, partial(_row_of, file)))
+        place = partial(_row_of, file)
+        parts.append(Columns.from_table(table, every_column, place, with_kind=with_kind))
     return Columns.concatenate(parts).sorted_by_time()
 
 

@@ -31,8 +31,9 @@ ACCEPTED = 0
 VERDICT = {reason: code for code, reason in enumerate(REASONS, 1)}
 
 #: The rules in the order in which they are tried: a row counts under the first that it breaks. The reasons
-#: before MISSING_TIME are about text that could not be read at all.
-RULES = REASONS[REASONS.index(Reject.MISSING_TIME) :]
+#: before MISSING_TIME are about text that could not be read at all; TOO_FAST needs to know places, which only
+#: `ingest` may be given.
+RULES = REASONS[REASONS.index(Reject.MISSING_TIME) : REASONS.index(Reject.TOO_FAST)]
 
 #: How a value reads: as what it should be, as absent, or as something else.
 GIVEN, MISSING, BAD = np.uint8(0), np.uint8(1), np.uint8(2)

@@ -91,6 +91,7 @@ class Reject(StrEnum):
     MISSING_RTT = "missing_rtt"  # neither a reply nor a loss: no packet was sent
     BAD_RTT = "bad_rtt"  # NaN, infinite, negative other than -1, or over an hour
     BAD_FIELD = "bad_field"  # msm_id, size, packet_error_count or probe_id of a wrong type or range
+    TOO_FAST = "too_fast"  # sooner than light allows between the places of its ends
 
 
 def kind_names(codes: np.ndarray) -> pa.StringArray:

@@ -6,6 +6,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from ping_llm.measurements.schema import KINDS, PING
+
+#: A record holds size + (kind << KIND_BITS) in the place of the size: the same bytes for pings. Sizes, and -1
+#: for an unknown one, take 17 bits after 1 is added.
+KIND_BITS = 17
+
 
 @dataclass(frozen=True)
 class RowBlock:
@@ -23,6 +29,7 @@ class RowBlock:
     probe_id: np.ndarray  # int64 [N]
     size: np.ndarray  # int32 [N]
     packet_error_count: np.ndarray  # int32 [N]
+    kind: np.ndarray  # uint8 [N], the place in schema.KINDS
 
     def __len__(self) -> int:
         return len(self.src)
@@ -60,6 +67,7 @@ class RowBlock:
             np.empty(measurements, np.int64),
             np.empty(measurements, np.int32),
             np.empty(measurements, np.int32),
+            np.full(measurements, PING, np.uint8),
         )
 
     @classmethod
@@ -74,6 +82,7 @@ class RowBlock:
         probe_id: Any = None,
         size: Any = None,
         packet_error_count: Any = None,
+        kind: Any = None,
     ) -> Self:
         """Build a block from plain columns; `counts` is the number of measurements of each row."""
         offsets = np.zeros(len(counts) + 1, np.int64)
@@ -98,6 +107,33 @@ class RowBlock:
             column(probe_id, np.int64),
             column(size, np.int32),
             column(packet_error_count, np.int32),
+            np.full(total, PING, np.uint8) if kind is None else column(kind, np.uint8),
+        )
+
+    def size_and_kind(self) -> np.ndarray:
+        """int32 [N], as records hold them."""
+        return self.size + (self.kind.astype(np.int32) << KIND_BITS)
+
+    def part_kinds(self) -> None:
+        """Take sizes and kinds apart, where `size` was filled with what records hold."""
+        kind = (self.size + 1) >> KIND_BITS
+        # What is no kind is left in the size, which then breaks the rules.
+        self.kind[:] = np.where((kind > PING) & (kind < len(KINDS)), kind, PING)
+        self.size[:] -= self.kind.astype(np.int32) << KIND_BITS
+
+    def has_other_kinds(self) -> np.ndarray:
+        """bool [R]: some measurement is not a ping."""
+        before = np.concatenate([[0], np.cumsum(self.kind != PING)])
+        out: np.ndarray = np.diff(before[self.offsets]) > 0
+        return out
+
+    def taken(self, chosen: np.ndarray) -> "RowBlock":
+        """The chosen measurements, bool [N]; every row is left, some perhaps empty."""
+        before = np.concatenate([[0], np.cumsum(chosen)])
+        return RowBlock(
+            self.src,
+            before[self.offsets],
+            **{name: getattr(self, name)[chosen] for name in MEASUREMENT_COLUMNS},
         )
 
 

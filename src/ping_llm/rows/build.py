@@ -26,6 +26,7 @@ from ping_llm.rows.inputs import BATCH_ROWS, Scanner
 from ping_llm.rows.manifest import (
     FORMAT,
     FORMAT_VERSION,
+    FORMAT_WITH_KINDS,
     INDEX_FILE,
     MANIFEST_FILE,
     RowIndex,
@@ -325,20 +326,25 @@ def _finish_split(
 ) -> dict[str, Any]:
     parts = range(split.first_part, split.first_part + split.parts)
     folder = plan.out / split.name
-    write_index(folder / INDEX_FILE, [open_index(plan.index_path(part)) for part in parts])
+    indices = [open_index(plan.index_path(part)) for part in parts]
+    with_kinds = any(index.other_kinds.any() for index in indices)
+    write_index(folder / INDEX_FILE, indices)
     index_checksum = file_sha256(folder / INDEX_FILE)
     shards = [markers[part] for part in parts]
     measurements = sum(shard["measurements"] for shard in shards)
     rows = sum(shard["rows"] for shard in shards)
     manifest = {
         "format": FORMAT,
-        "version": FORMAT_VERSION,
+        "version": FORMAT_WITH_KINDS if with_kinds else FORMAT_VERSION,
         "fingerprint": fingerprint(
             plan.options.as_dict(), [shard["sha256"] for shard in shards], index_checksum
         ),
         "options": plan.options.as_dict(),
         "split": split.name or None,
-        "schema": codec.ROW_SCHEMA.serialize().to_pybytes().hex(),
+        "schema": (codec.ROW_SCHEMA_WITH_KINDS if with_kinds else codec.ROW_SCHEMA)
+        .serialize()
+        .to_pybytes()
+        .hex(),
         "source": plan.source,
         "counts": {
             "in": plan.rows,

@@ -19,8 +19,6 @@ from ping_llm.compiled import kernel
 from ping_llm.errors import PingError
 from ping_llm.rows.block import RowBlock
 
-FORMAT_VERSION = 1
-
 _MEASUREMENT = pa.struct(
     [
         pa.field("event_time", pa.timestamp("us", tz="UTC"), nullable=False),
@@ -36,6 +34,29 @@ ROW_SCHEMA = pa.schema(
     [
         pa.field("src", pa.binary(16), nullable=False),
         pa.field("measurements", pa.list_(pa.field("item", _MEASUREMENT, nullable=False)), nullable=False),
+    ]
+)
+
+#: The same bytes in version 2, with another meaning of one column (see block.KIND_BITS).
+ROW_SCHEMA_WITH_KINDS = pa.schema(
+    [
+        ROW_SCHEMA.field("src"),
+        pa.field(
+            "measurements",
+            pa.list_(
+                pa.field(
+                    "item",
+                    pa.struct(
+                        [
+                            field.with_name("size_and_kind") if field.name == "size" else field
+                            for field in _MEASUREMENT
+                        ]
+                    ),
+                    nullable=False,
+                )
+            ),
+            nullable=False,
+        ),
     ]
 )
 
@@ -97,7 +118,7 @@ def encode(block: RowBlock) -> list[bytes]:
         block.rtt.view(np.int64),
         block.msm_id,
         block.probe_id,
-        block.size,
+        block.size_and_kind(),
         block.packet_error_count,
         starts,
         words,
@@ -109,7 +130,7 @@ def encode(block: RowBlock) -> list[bytes]:
 
 
 def decode(records: Sequence[bytes]) -> RowBlock:
-    """The rows of many records.
+    """The rows of many records. Of version 2, `RowBlock.part_kinds` takes sizes and kinds apart.
 
     Raises:
       MalformedRowError: naming the first record that is not exactly what `encode` writes.
@@ -136,7 +157,7 @@ def to_arrow(record: bytes) -> pa.RecordBatch:
 
 
 def columns(block: RowBlock) -> tuple[np.ndarray, ...]:
-    """The columns of a block as `decode_record` fills them."""
+    """The columns of a block as `decode_record` fills them; `RowBlock.part_kinds` comes after it."""
     return (
         _words(block.src),
         block.time,

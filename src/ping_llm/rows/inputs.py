@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from ping_llm.errors import PingError
 from ping_llm.measurements.parquet import measurement_files
-from ping_llm.measurements.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from ping_llm.measurements.schema import KINDS, OPTIONAL_COLUMNS, PING, REQUIRED_COLUMNS
 from ping_llm.paths import sql_path
 
 #: Rows of an Arrow batch: 35 MB of text and numbers. Large, because addresses repeat within a batch.
@@ -144,6 +144,7 @@ def select(file: Path) -> str:
     time = "epoch_ns(event_time) // 1000" if types["event_time"].unit == "ns" else "epoch_us(event_time)"
     time = f"CASE WHEN event_time IS NULL THEN NULL WHEN isfinite(event_time) THEN {time} ELSE -1 END"
     chosen = [f"{time} AS event_time", "src_addr", "dst_addr", "CAST(rtt AS DOUBLE) AS rtt", *integers]
+    chosen.append(_kind(file, types))
     return "SELECT " + ", ".join(chosen)
 
 
@@ -162,6 +163,17 @@ def _integer(file: Path, name: str, types: dict[str, pa.DataType]) -> str:
     if kind not in _INTEGERS:
         raise _wrong_type(file, name, types, "an integer")
     return f"CAST({name} AS BIGINT) AS {name}"
+
+
+def _kind(file: Path, types: dict[str, pa.DataType]) -> str:
+    """The code of a kind; null, and no column, is a ping, and a name that is no kind breaks a rule."""
+    kind = types.get("kind", pa.null())
+    if kind == pa.null():
+        return f"CAST({PING} AS BIGINT) AS kind"
+    if kind not in _TEXTS:
+        raise _wrong_type(file, "kind", types, "text")
+    codes = " ".join(f"WHEN '{name}' THEN {code}" for code, name in enumerate(KINDS))
+    return f"CAST(CASE coalesce(kind, '{KINDS[PING]}') {codes} ELSE -1 END AS BIGINT) AS kind"
 
 
 def _wrong_type(file: Path, name: str, types: dict[str, pa.DataType], wanted: str) -> PingError:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ping_llm.measurements import addresses
-from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.measurements.schema import KINDS, NO_REPLY
 from ping_llm.rows import MAX_CONTEXTS_PER_ROW, MEASUREMENTS_PER_CONTEXT
 from ping_llm.rows.store import RowStore
 
@@ -176,6 +176,8 @@ def row_table(store: RowStore, row: int, limit: int) -> tuple[dict[str, Any], li
         "last": _time(int(block.time[-1])),
         "failed": int((block.rtt == NO_REPLY).sum()),
     }
+    if block.kind.any():
+        facts["kinds"] = {name: int((block.kind == code).sum()) for code, name in enumerate(KINDS)}
     return facts, lines
 
 

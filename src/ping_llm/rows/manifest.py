@@ -13,7 +13,8 @@ from ping_llm.errors import PingError
 from ping_llm.files import whole_file
 
 FORMAT = "ping-llm probe rows"
-FORMAT_VERSION = 1
+#: Version 2 is written where a measurement is not a ping; it reads as version 1 does, but for kinds.
+FORMAT_VERSION, FORMAT_WITH_KINDS = 1, 2
 MANIFEST_FILE = "manifest.json"
 INDEX_FILE = "index.bin"
 
@@ -58,10 +59,10 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         raise PingError(f"cannot read {path}: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise PingError(f"{path} does not describe probe rows; give a folder that `ping-llm rows build` made")
-    if manifest.get("version") != FORMAT_VERSION:
+    if manifest.get("version") not in (FORMAT_VERSION, FORMAT_WITH_KINDS):
         raise PingError(
-            f"{path} has format version {manifest.get('version')}, this program reads {FORMAT_VERSION}; "
-            "build the rows again"
+            f"{path} has format version {manifest.get('version')}, this program reads {FORMAT_VERSION} and "
+            f"{FORMAT_WITH_KINDS}; build the rows again"
         )
     # Folders of the first builds have no checksum.
     if "checksum" in manifest and not _is_sealed(manifest):
@@ -92,7 +93,7 @@ def _missing(directory: Path) -> str:
 
 MAGIC = b"PINGROWS-INDEX-1"
 HEADER_BYTES = 64
-FLAG_IPV4 = 1
+FLAG_IPV4, FLAG_OTHER_KINDS = 1, 2
 
 # Widest first, so that every array is aligned.
 COLUMNS: tuple[tuple[str, np.dtype], ...] = (
@@ -113,7 +114,7 @@ class RowIndex:
     last_time: np.ndarray  # int64
     src: np.ndarray  # uint8 [R, 16]
     counts: np.ndarray  # int32, measurements
-    flags: np.ndarray  # uint8, bit 0: IPv4
+    flags: np.ndarray  # uint8, bit 0: IPv4; bit 1: some measurement is not a ping
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -121,6 +122,10 @@ class RowIndex:
     @property
     def ipv4(self) -> np.ndarray:
         return (self.flags & FLAG_IPV4).astype(bool)
+
+    @property
+    def other_kinds(self) -> np.ndarray:
+        return (self.flags & FLAG_OTHER_KINDS).astype(bool)
 
 
 def open_index(path: Path, sha256: str | None = None) -> RowIndex:

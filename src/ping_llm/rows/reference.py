@@ -19,16 +19,19 @@ from ping_llm.measurements import addresses
 from ping_llm.measurements.rules import RULES
 from ping_llm.measurements.schema import (
     END_TIME_US,
+    KINDS,
     MAX_PACKET_ERRORS,
     MAX_RTT_MS,
     MAX_SIZE,
     NO_REPLY,
+    PING,
     Reject,
 )
+from ping_llm.rows.block import KIND_BITS
 from ping_llm.rows.build import mark_encoded, write_totals
 from ping_llm.rows.codec import ROW_SCHEMA
 from ping_llm.rows.inputs import Range
-from ping_llm.rows.manifest import FLAG_IPV4, RowIndex, file_sha256
+from ping_llm.rows.manifest import FLAG_IPV4, FLAG_OTHER_KINDS, RowIndex, file_sha256
 from ping_llm.rows.plan import Plan, RunOptions
 from ping_llm.rows.shard import WRITER_OPTIONS, ShardInfo
 
@@ -42,7 +45,7 @@ class Ping(NamedTuple):
     rtt: float
     msm_id: int
     probe_id: int
-    size: int
+    size: int  # with the kind, as records hold it
     packet_error_count: int
 
 
@@ -111,6 +114,11 @@ def check(record: dict[str, Any]) -> Ping | Reject:
     largest = (2**63 - 1, 2**63 - 1, MAX_SIZE, MAX_PACKET_ERRORS)
     if not all(-1 <= number <= most for number, most in zip(numbers, largest, strict=True)):
         return Reject.BAD_FIELD
+    kind = record.get("kind")
+    kind = KINDS[PING] if kind is None else kind
+    if kind not in KINDS:
+        return Reject.BAD_FIELD
+    numbers[2] += KINDS.index(kind) * 2**KIND_BITS
     return Ping(src, time, dst, float(rtt) + 0.0, *numbers)
 
 
@@ -205,6 +213,7 @@ def _write_shard(plan: Plan, part: int, rows: list[list[Ping]]) -> None:
         np.array([row[-1].time for row in rows], np.int64),
         sources,
         np.array([len(row) for row in rows], np.int32),
-        np.where(addresses.is_ipv4(sources), FLAG_IPV4, 0).astype(np.uint8),
+        np.where(addresses.is_ipv4(sources), FLAG_IPV4, 0).astype(np.uint8)
+        + np.array([any(ping.size > MAX_SIZE for ping in row) for row in rows], np.uint8) * FLAG_OTHER_KINDS,
     )
     mark_encoded(plan, part, info, index)

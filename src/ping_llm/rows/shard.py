@@ -15,8 +15,9 @@ from ping_llm.compiled import kernel
 from ping_llm.files import publish
 from ping_llm.measurements.address_kernels import is_ipv4_words
 from ping_llm.rows import codec, riegeli
+from ping_llm.rows.block import KIND_BITS
 from ping_llm.rows.codec import begin_record, put_measurement
-from ping_llm.rows.manifest import FLAG_IPV4, RowIndex
+from ping_llm.rows.manifest import FLAG_IPV4, FLAG_OTHER_KINDS, RowIndex
 from ping_llm.rows.sortable import (
     DST_HIGH,
     DST_LOW,
@@ -297,6 +298,8 @@ def _encode(
             one = order[begin + i]
             total[0] += content(words, one)
             both = words[one, SIZE_ERRORS]
+            if both >> np.uint64(32 + KIND_BITS):
+                flags[row] |= FLAG_OTHER_KINDS
             put_measurement(
                 out, out32, body, count, i,
                 np.int64(words[one, TIME]),

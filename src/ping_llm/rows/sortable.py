@@ -1,8 +1,9 @@
 """A measurement as nine unsigned words of 8 bytes that sort as rows are sorted.
 
-Word by word: source (2), time, destination (2), rtt, msm_id, probe_id, size and packet_error_count. Each is
-mapped so that unsigned order is the order of the values; -1 (unknown, no reply) comes first. So sorting needs
-no knowledge of columns, a total order needs no tie-break, and 72 bytes are all that is ever moved around.
+Word by word: source (2), time, destination (2), rtt, msm_id, probe_id, size with kind and packet_error_count.
+Each is mapped so that unsigned order is the order of the values; -1 (unknown, no reply) comes first. So
+sorting needs no knowledge of columns, a total order needs no tie-break, and 72 bytes are all that is ever
+moved around.
 """
 
 from dataclasses import dataclass
@@ -17,11 +18,14 @@ from ping_llm.measurements.address_kernels import is_ipv4_words, pack_texts
 from ping_llm.measurements.rules import RULES
 from ping_llm.measurements.schema import (
     END_TIME_US,
+    LAST,
     MAX_PACKET_ERRORS,
     MAX_RTT_MS,
     MAX_SIZE,
     NO_REPLY,
+    PING,
 )
+from ping_llm.rows.block import KIND_BITS
 
 WORDS = 9
 SRC_HIGH, SRC_LOW, TIME, DST_HIGH, DST_LOW, RTT, MSM_ID, PROBE_ID, SIZE_ERRORS = range(WORDS)
@@ -67,6 +71,7 @@ def from_batch(batch: pa.RecordBatch, scratch: np.ndarray | None = None) -> Sort
         _filled(batch.column("size"), -1),
         _filled(batch.column("packet_error_count"), -1),
         _filled(batch.column("probe_id"), -1),
+        _filled(batch.column("kind"), PING) if "kind" in batch.schema.names else np.full(len(batch), PING),
         words,
         rejected,
     )
@@ -182,7 +187,20 @@ def rtt_bits(word):
 
 @kernel
 def _fill(
-    time, src, src_status, dst, dst_status, version, rtt, msm_id, size, errors, probe_id, words, rejected
+    time,
+    src,
+    src_status,
+    dst,
+    dst_status,
+    version,
+    rtt,
+    msm_id,
+    size,
+    errors,
+    probe_id,
+    kind,
+    words,
+    rejected,
 ):
     kept = 0
     for i in range(len(time)):
@@ -211,6 +229,7 @@ def _fill(
         elif (
             msm_id[i] < -1 or probe_id[i] < -1
             or not -1 <= size[i] <= MAX_SIZE or not -1 <= errors[i] <= MAX_PACKET_ERRORS
+            or not 0 <= kind[i] <= LAST
         ):  # fmt: skip
             rule = 10
         if rule >= 0:
@@ -224,7 +243,7 @@ def _fill(
         words[kept, 5] = rtt_word(rtt[i] + 0.0)  # -0.0 becomes 0.0: two bit patterns of one value
         words[kept, 6] = np.uint64(msm_id[i] + 1)
         words[kept, 7] = np.uint64(probe_id[i] + 1)
-        words[kept, 8] = np.uint64(((size[i] + 1) << 32) | (errors[i] + 1))
+        words[kept, 8] = np.uint64(((size[i] + 1 + (kind[i] << KIND_BITS)) << 32) | (errors[i] + 1))
         kept += 1
     return kept
 

@@ -10,9 +10,16 @@ import numpy as np
 from ping_llm.compiled import kernel
 from ping_llm.errors import PingError
 from ping_llm.measurements import addresses
-from ping_llm.measurements.schema import END_TIME_US, MAX_PACKET_ERRORS, MAX_RTT_MS, MAX_SIZE, NO_REPLY
+from ping_llm.measurements.schema import (
+    END_TIME_US,
+    LAST,
+    MAX_PACKET_ERRORS,
+    MAX_RTT_MS,
+    MAX_SIZE,
+    NO_REPLY,
+)
 from ping_llm.progress import Progress
-from ping_llm.rows.block import RowBlock
+from ping_llm.rows.block import KIND_BITS, RowBlock
 from ping_llm.rows.codec import record_bytes
 from ping_llm.rows.manifest import (
     MANIFEST_FILE,
@@ -189,6 +196,7 @@ class _ShardChecker:
             (last != index.last_time[stretch], "its last time differs from the index"),
             (addresses.is_ipv4(block.src) != index.ipv4[stretch], "its IP version differs from the index"),
             (counts > limit, f"it has more than {limit:,} measurements"),
+            (block.has_other_kinds() != index.other_kinds[stretch], "its kinds differ from the index"),
         ):
             for row in np.flatnonzero(wrong)[:_MAX_PROBLEMS]:
                 yield begin + int(row), problem
@@ -226,7 +234,7 @@ def _to_words(block: RowBlock) -> np.ndarray:
     words[:, 6] = (block.msm_id + 1).view(np.uint64)
     words[:, 7] = (block.probe_id + 1).view(np.uint64)
     words[:, 8] = (
-        ((block.size.astype(np.int64) + 1) << 32) | (block.packet_error_count.astype(np.int64) + 1)
+        ((block.size_and_kind().astype(np.int64) + 1) << 32) | (block.packet_error_count.astype(np.int64) + 1)
     ).view(np.uint64)
     return words
 
@@ -240,13 +248,16 @@ def _rtt_words(rtt, words):
 @kernel
 def _first_invalid(words, rtt):
     for i in range(len(rtt)):
-        size = np.int64(words[i, 8] >> np.uint64(32)) - 1
+        both = np.int64(words[i, 8] >> np.uint64(32))
+        kind = both >> KIND_BITS
+        size = both - (kind << KIND_BITS) - 1
         errors = np.int64(words[i, 8] & np.uint64(0xFFFFFFFF)) - 1
         good = (
             words[i, 2] < np.uint64(END_TIME_US)
             and (rtt[i] == NO_REPLY or 0.0 <= rtt[i] <= MAX_RTT_MS)
             and -1 <= size <= MAX_SIZE
             and -1 <= errors <= MAX_PACKET_ERRORS
+            and 0 <= kind <= LAST
         )
         if not good:
             return i

@@ -33,7 +33,7 @@ def describe(model: "Model", options: ServeOptions) -> dict[str, Any]:
         "method_words": {} if stack is None else _words(stack.components),
         "lost_to": model.lost_to,
         "data": None if model.data is None else {"fingerprint": model.data.fingerprint},
-        "has_places": options.places is not None,
+        "has_places": bool(options.places),
         "report": _report(options),
         "card": _card(model, options),
     }

@@ -14,6 +14,7 @@ from ping_llm.serve.docs_page import page
 from ping_llm.serve.endpoints import Endpoints
 from ping_llm.serve.metrics import Metrics
 from ping_llm.serve.model_thread import ModelThread
+from ping_llm.serve.names import RequestNames
 from ping_llm.serve.options import LIMITS, ServeOptions
 from ping_llm.serve.reading import JSON, NDJSON
 from ping_llm.serve.refusals import FAILED, ClientGone, Refused, refusal
@@ -71,7 +72,8 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
         redirect_slashes=False,
     )  # fmt: skip
     app.state.at_start = []
-    endpoints, views = Endpoints(thread, options), Views(thread, options)
+    names = RequestNames(thread, options)
+    endpoints, views = Endpoints(thread, options, names), Views(thread, options, names)
     for path, method, kind in (
         ("/v1/rtt", endpoints.rtt, RttBody),
         ("/v1/rank", endpoints.rank, RankBody),

@@ -1,7 +1,9 @@
 """Each endpoint turns a body into questions, has the model thread answer them, and sends JSON."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,6 +16,7 @@ from ping_llm.answer.report import result_values, results
 from ping_llm.measurements.columns import Columns
 from ping_llm.serve import about
 from ping_llm.serve.model_thread import ModelThread
+from ping_llm.serve.names import Ends, RequestNames, noted
 from ping_llm.serve.ndjson import NdjsonStream
 from ping_llm.serve.options import ServeOptions
 from ping_llm.serve.reading import JSON, NDJSON, json_response, media_type, read_body, unless_gone
@@ -58,55 +61,57 @@ class _Stream(Response):
 
 
 class Endpoints:
-    def __init__(self, thread: ModelThread, options: ServeOptions):
-        self._thread, self._options, self._limits = thread, options, options.limits
+    def __init__(self, thread: ModelThread, options: ServeOptions, names: RequestNames):
+        self._thread, self._options, self._limits, self._names = thread, options, options.limits, names
 
     async def rtt(self, request: Request) -> Response:
         if media_type(request) == NDJSON:
             return _Stream(NdjsonStream(request.receive, self._rtt_lines, self._limits))
         raw = await read_body(request, self._limits)
-        is_list, bodies, questions = await _apart(raw, _rtt_questions)
-        answers = await unless_gone(request, self._ask(bodies, questions))
+        is_list, bodies = await _apart(raw, lambda raw: _bodies(RttBody, raw))
+        ends = await self._names.pairs([(body.src, body.dst) for body in bodies])
+        asked = await _apart(raw, lambda raw: _each(is_list, _asked, bodies, ends))
+        answers = await unless_gone(request, self._ask(asked))
         return json_response(answers if is_list else answers[0])
 
-    def _ask(self, bodies: Sequence[RttBody], questions: Sequence[Question]) -> Awaitable[list[Any]]:
+    def _ask(self, asked: Sequence["_Asked"]) -> Awaitable[list[Any]]:
         def values(index: int, answer: "RttAnswer") -> dict[str, Any]:
-            made = show.rtt_values(answer, bodies[index].below)
-            points = bodies[index].curve
-            return made if points is None else made | {"curve": curve(answer.distribution, points)}
+            body = asked[index].body
+            made = show.rtt_values(replace(answer, notes=(*asked[index].notes, *answer.notes)), body.below)
+            return made if body.curve is None else made | {"curve": curve(answer.distribution, body.curve)}
 
-        methods = list(dict.fromkeys(body.method for body in bodies))
+        methods = list(dict.fromkeys(one.body.method for one in asked))
         if len(methods) > 1:
             raise Refused(422, "the questions of a list must have the same method", "[0].method")
+        questions = [one.question for one in asked]
         return self._thread.ask(questions, values, method=methods[0] if methods else "stack")
 
     async def _rtt_lines(self, number: int, lines: list[bytes]) -> list[Any]:
         """Answers to some lines; a line that is wrong has its error in the place of the answer."""
         out: list[Any] = [None] * len(lines)
-        good: dict[str, list[tuple[int, RttBody, Question]]] = {}
+        bodies = await asyncio.to_thread(_lines, RttBody, number, lines, out)
+        ends = await self._names.pairs([(body.src, body.dst) for body in bodies.values()])
+        good: dict[str, list[tuple[int, _Asked]]] = {}
 
         def read() -> None:
-            for place, line in enumerate(lines):
-                try:
-                    body = body_of(RttBody, parse(line))
-                    good.setdefault(body.method, []).append((place, body, _question(body)))
-                except Refused as refused:
-                    out[place] = refused.values() | {"line": number + place + 1}
+            for (place, body), each in zip(bodies.items(), ends, strict=True):
+                with _line(out, number, place):
+                    good.setdefault(body.method, []).append((place, _asked(body, each)))
 
         await asyncio.to_thread(read)
         for several in good.values():
-            answers = await self._patiently(several)
-            for (place, _, _), answer in zip(several, answers, strict=True):
-                out[place] = answer.values() if isinstance(answer, Refused) else answer
-                if isinstance(answer, Refused):
-                    out[place]["line"] = number + place + 1
+            answers = await self._patiently([asked for _, asked in several])
+            for (place, _), answer in zip(several, answers, strict=True):
+                with _line(out, number, place):
+                    if isinstance(answer, Refused):
+                        raise answer
+                    out[place] = answer
         return out
 
-    async def _patiently(self, several: Sequence[tuple[int, RttBody, Question]]) -> list[Any]:
+    async def _patiently(self, several: Sequence["_Asked"]) -> list[Any]:
         """Answers, or what is wrong with each question; a stream waits for room in the queue."""
         try:
-            bodies, questions = [body for _, body, _ in several], [question for _, _, question in several]
-            return await self._when_room(lambda: self._ask(bodies, questions))
+            return await self._when_room(lambda: self._ask(several))
         except Refused as refused:
             if refused.status == 503:
                 raise
@@ -127,12 +132,13 @@ class Endpoints:
 
     async def rank(self, request: Request) -> Response:
         body = await self._one(request, RankBody)
-        sources = [body.src] if isinstance(body.src, str) else body.src
-        if len(sources) * len(body.dst) > self._limits.items:
-            raise Refused(
-                422, f"sources times candidates must be at most {self._limits.items:,}, not "
-                f"{len(sources) * len(body.dst):,}", "dst",
-            )  # fmt: skip
+        given = [body.src] if isinstance(body.src, str) else body.src
+        self._check_size(given, body.dst)
+        sources, candidates, notes = await self._names.lists(
+            [("src" if isinstance(body.src, str) else f"src[{row}]", src) for row, src in enumerate(given)],
+            [(f"dst[{column}]", dst) for column, dst in enumerate(body.dst)],
+        )
+        self._check_size(sources, candidates)
         if body.context is not None and len(sources) > 1:
             raise Refused(422, "a context holds the measurements of one source: give one src", "context")
         questions = [
@@ -141,30 +147,40 @@ class Endpoints:
                 ("src" if isinstance(body.src, str) else f"src[{row}]", f"dst[{column}]"),
             )
             for row, src in enumerate(sources)
-            for column, dst in enumerate(body.dst)
+            for column, dst in enumerate(candidates)
         ]  # fmt: skip
-        count = len(body.dst)
+        count = len(candidates)
 
         def finish(answers: list["RttAnswer"]) -> dict[str, Any]:
             by_source = [answers[start : start + count] for start in range(0, len(answers), count)]
             return ranking.rank(
-                by_source, body.dst, objective_ms=body.objective_ms, timeout_ms=body.timeout_ms,
+                by_source, candidates, objective_ms=body.objective_ms, timeout_ms=body.timeout_ms,
                 group=body.group,
-            ).as_dict()  # fmt: skip
+            ).as_dict() | noted(notes)  # fmt: skip
 
         asked = self._thread.ask(questions, lambda index, answer: answer, method=body.method, finish=finish)
         return json_response(await unless_gone(request, asked))
 
+    def _check_size(self, sources: Sequence[str], candidates: Sequence[str]) -> None:
+        if len(sources) * len(candidates) > self._limits.items:
+            raise Refused(
+                422, f"sources times candidates must be at most {self._limits.items:,}, not "
+                f"{len(sources) * len(candidates):,}", "dst",
+            )  # fmt: skip
+
     async def inverse(self, request: Request) -> Response:
         body = await self._one(request, InverseBody)
-        question = question_of(body.src, body.within, body.at, body.context, ("src", "within"))
+        fields = ("src", "within")
+        ends = await self._names.pair(body.src, body.within, fields)
+        assert ends.src is not None
+        question = question_of(ends.src, ends.dst, body.at, body.context, fields)
 
         def find(model: "Model") -> dict[str, Any]:
             found = model.inverse(
                 question.src, body.low, body.high, _seconds(question), _known(model, question),
                 within=question.dst, count=body.top, bits=body.bits, passes=body.passes,
             )  # fmt: skip
-            return show.inverse_values(found, None, body.high)
+            return _prefixed(show.inverse_values(found, None, body.high), ends)
 
         return json_response(await unless_gone(request, self._thread.call(find)))
 
@@ -175,28 +191,35 @@ class Endpoints:
         if body.field == "src" and body.context is not None:
             raise Refused(422, "a context needs field dst: its source is known", "context")
         question = None
-        if body.src is not None:
-            question = question_of(body.src, body.dst, body.at, body.context)
+        ends = await self._names.pair(body.src, body.dst)
+        if ends.src is not None:
+            question = question_of(ends.src, ends.dst, body.at, body.context)
         at = None if body.at is None else within("at", moment, body.at) / 1_000_000
 
         def find(model: "Model") -> dict[str, Any]:
             known = _known(model, question) if question is not None and body.field == "dst" else None
             found = model.complete(
-                body.src, body.dst, at, known, field=body.field, count=body.top, bits=body.bits,
+                ends.src, ends.dst, at, known, field=body.field, count=body.top, bits=body.bits,
                 version=body.version, passes=body.passes,
             )  # fmt: skip
-            return show.completions_values(found)
+            return _prefixed(show.completions_values(found), ends)
 
         return json_response(await unless_gone(request, self._thread.call(find)))
 
     async def score(self, request: Request) -> Response:
         if media_type(request) == NDJSON:
-            lines = _ScoreLines(self._thread, self._when_room)
+            lines = _ScoreLines(self._thread, self._names, self._when_room)
             return _Stream(NdjsonStream(request.receive, lines.answer, self._limits))
-        is_list, measured = await _apart(await read_body(request, self._limits), _score_columns)
-        if not len(measured):
+        raw = await read_body(request, self._limits)
+        is_list, bodies = await _apart(raw, lambda raw: _bodies(ScoreBody, raw))
+        if not bodies:
             return json_response([])
+        ends = await self._names.pairs([(one.src_addr, one.dst_addr) for one in bodies], _SCORED)
+        scored = _each(is_list, _scored, bodies, ends)
+        plain = [body for body, _ in scored]
+        measured = await _apart(raw, lambda raw: columns_of(plain) if is_list else _only(columns_of, plain))
         made = await unless_gone(request, self._thread.call(lambda model: _scores(model, measured, 0)))
+        made = [values | noted(notes) for values, (_, notes) in zip(made, scored, strict=True)]
         return json_response(made if is_list else made[0])
 
     async def model(self) -> Response:
@@ -217,21 +240,75 @@ async def _apart[T](raw: bytes, read: Callable[[bytes], T]) -> T:
     return read(raw) if len(raw) < _LONG else await asyncio.to_thread(read, raw)
 
 
-def _rtt_questions(raw: bytes) -> tuple[bool, list[RttBody], list[Question]]:
-    """Whether the body is a list, and its questions."""
-    values = parse(raw)
-    if not isinstance(values, list):
-        body = body_of(RttBody, values)
-        return False, [body], [_question(body)]
-    bodies = bodies_of(RttBody, values)
-    return True, bodies, [within(f"[{place}]", _question, body) for place, body in enumerate(bodies)]
-
-
-def _score_columns(raw: bytes) -> tuple[bool, Columns]:
+def _bodies[T: Body](kind: type[T], raw: bytes) -> tuple[bool, list[T]]:
+    """Whether the body is a list, and its objects."""
     values = parse(raw)
     if isinstance(values, list):
-        return True, columns_of(bodies_of(ScoreBody, values))
-    return False, _only(columns_of, [body_of(ScoreBody, values)])
+        return True, bodies_of(kind, values)
+    return False, [body_of(kind, values)]
+
+
+def _lines[T: Body](kind: type[T], number: int, lines: list[bytes], out: list[Any]) -> dict[int, T]:
+    """The objects of lines by their place; what is wrong with the others goes to `out`."""
+    found = {}
+    for place, line in enumerate(lines):
+        with _line(out, number, place):
+            found[place] = body_of(kind, parse(line))
+    return found
+
+
+@contextlib.contextmanager
+def _line(out: list[Any], number: int, place: int) -> Iterator[None]:
+    """A refusal within the block is the answer to the line."""
+    try:
+        yield
+    except Refused as refused:
+        out[place] = refused.values() | {"line": number + place + 1}
+
+
+def _each[T: Body, Made](
+    is_list: bool,
+    make: Callable[[T, Ends | Refused], Made],
+    bodies: Sequence[T],
+    ends: Sequence[Ends | Refused],
+) -> list[Made]:
+    """What the function makes of each body; a refusal names its place in the list."""
+    return [
+        within(f"[{place}]", make, body, each) if is_list else make(body, each)
+        for place, (body, each) in enumerate(zip(bodies, ends, strict=True))
+    ]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question of a body; the notes say what its names stand for."""
+
+    body: RttBody
+    question: Question
+    notes: tuple[str, ...]
+
+
+def _asked(body: RttBody, ends: Ends | Refused) -> _Asked:
+    if isinstance(ends, Refused):
+        raise ends
+    assert ends.src is not None
+    return _Asked(body, question_of(ends.src, ends.dst, body.at, body.context), ends.notes)
+
+
+#: What the ends of a measurement are called.
+_SCORED = ("src_addr", "dst_addr")
+
+
+def _scored(body: ScoreBody, ends: Ends | Refused) -> tuple[ScoreBody, tuple[str, ...]]:
+    """The measurement without names, and what they stand for."""
+    if isinstance(ends, Refused):
+        raise ends
+    return body.model_copy(update={"src_addr": ends.src, "dst_addr": ends.dst}), ends.notes
+
+
+def _prefixed(values: dict[str, Any], ends: Ends) -> dict[str, Any]:
+    """An answer, with what the names stand for as its first notes."""
+    return values | {"notes": [*ends.notes, *values["notes"]]}
 
 
 def _only[**P, T](make: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
@@ -246,31 +323,34 @@ class _ScoreLines:
     """Scores of an NDJSON body: each line given those before it, at most `_LOOK_BACK`."""
 
     def __init__(
-        self, thread: ModelThread, when_room: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+        self,
+        thread: ModelThread,
+        names: RequestNames,
+        when_room: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
     ):
-        self._thread, self._when_room = thread, when_room
+        self._thread, self._names, self._when_room = thread, names, when_room
         self._past = Columns.empty()
 
     async def answer(self, number: int, lines: list[bytes]) -> list[Any]:
         out: list[Any] = [None] * len(lines)
-        good: list[tuple[int, MeasurementBody]] = []
-        for place, line in enumerate(lines):
-            try:
-                body = body_of(ScoreBody, parse(line))
-                _only(columns_of, [body])
-                good.append((place, body))
-            except Refused as refused:
-                out[place] = refused.values() | {"line": number + place + 1}
+        bodies = _lines(ScoreBody, number, lines, out)
+        ends = await self._names.pairs([(one.src_addr, one.dst_addr) for one in bodies.values()], _SCORED)
+        good: list[tuple[int, MeasurementBody, tuple[str, ...]]] = []
+        for (place, body), each in zip(bodies.items(), ends, strict=True):
+            with _line(out, number, place):
+                plain, notes = _scored(body, each)
+                _only(columns_of, [plain])
+                good.append((place, plain, notes))
         if not good:
             return out
         known = self._past
-        every = Columns.concatenate([known, columns_of([body for _, body in good])])
+        every = Columns.concatenate([known, columns_of([body for _, body, _ in good])])
 
         def start() -> Awaitable[Any]:
             return self._thread.call(lambda model: _scores(model, every, len(known)))
 
-        for (place, _), values in zip(good, await self._when_room(start), strict=True):
-            out[place] = values | {"row": number + place}
+        for (place, _, notes), values in zip(good, await self._when_room(start), strict=True):
+            out[place] = values | {"row": number + place} | noted(notes)
         self._past = every.take(slice(max(len(every) - _LOOK_BACK, 0), None))
         return out
 
@@ -296,10 +376,6 @@ def curve(distribution: "RttDistribution", points: int | Literal["all"]) -> dict
     tails = [0.001, 0.002, 0.005, 0.995, 0.998, 0.999]
     levels = np.unique(np.concatenate([tails, np.linspace(0.0, 1.0, points)[1:-1]]))
     return {"ms": distribution.quantile(levels).tolist(), "below": levels.tolist()}
-
-
-def _question(body: RttBody) -> Question:
-    return question_of(body.src, body.dst, body.at, body.context)
 
 
 def _seconds(question: Question) -> float | None:

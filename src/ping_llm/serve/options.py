@@ -24,6 +24,8 @@ class Limits:
       write_seconds: longest pause of a client that reads its answer.
       discard: bytes of a refused body that are read and dropped, so that its client gets to see the refusal.
       discard_seconds: how long that may take.
+      look_ups: host names that are being resolved at the same time.
+      look_up_seconds: how long the host names of a request may take.
     """
 
     body: int = 4 << 20
@@ -41,6 +43,8 @@ class Limits:
     write_seconds: float = 30.0
     discard: int = 64 << 20
     discard_seconds: float = 5.0
+    look_ups: int = 8
+    look_up_seconds: float = 5.0
 
 
 #: Bounds of the bodies, which pydantic and the OpenAPI document need when the module is loaded.
@@ -55,7 +59,8 @@ class ServeOptions:
       run: a run, a checkpoint or an export.
       data: probe rows from which contexts are taken. None: those recorded in the run.
       no_data: whether to use no rows at all.
-      places: table of prefix, latitude and longitude, for the map.
+      places: where prefixes are, for the map and for names: tables or databases.
+      resolve_hosts: whether host names in requests are resolved.
       token_file: lines `name: token`; None: no token is needed.
       workers: processes that answer, each with a model and a queue of its own.
       queue: questions that may wait; one more is refused with 503.
@@ -68,7 +73,8 @@ class ServeOptions:
     run: Path
     data: Path | None = None
     no_data: bool = False
-    places: Path | None = None
+    places: tuple[Path, ...] = ()
+    resolve_hosts: bool = False
     host: str = "127.0.0.1"
     port: int = 8000
     token_file: Path | None = None

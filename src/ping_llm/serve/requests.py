@@ -23,13 +23,16 @@ class Body(BaseModel):
 
 
 Time = Annotated[str | int | float, Field(description="2024-05-01T12:00:00Z, or seconds since 1970")]
-Address = Annotated[
-    str,
-    Field(
-        description="an address or a prefix (203.0.113.0/24, 203.0.113.?)",
-        json_schema_extra={"format": "address-or-prefix"},
-    ),
-]
+#: What may be written for an address in a question.
+ADDRESS = (
+    "an address, a prefix (203.0.113.0/24, 203.0.113.?) or a name: AS3333, NL, probe:1234; a host name if "
+    "the server resolves them"
+)
+Address = Annotated[str, Field(description=ADDRESS, json_schema_extra={"format": "address-or-prefix"})]
+_NAMED = Field(
+    description="an address, or a name that stands for one: probe:1234, AS3333, a host name",
+    json_schema_extra={"format": "address"},
+)
 WholeAddress = Annotated[str, Field(json_schema_extra={"format": "address"})]
 
 
@@ -109,7 +112,8 @@ class CompleteBody(Body):
 class ScoreBody(MeasurementBody):
     """A measurement whose result is to be scored."""
 
-    src_addr: WholeAddress  # type: ignore[assignment]
+    src_addr: Annotated[str, _NAMED]  # type: ignore[assignment]
+    dst_addr: Annotated[str, _NAMED]
 
 
 class ContextText(BaseModel):

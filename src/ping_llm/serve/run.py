@@ -29,6 +29,11 @@ def check(options: ServeOptions, no_auth: bool) -> None:
             f"{options.host} can be reached from other machines: give --token-file FILE, or --no-auth to let "
             "everybody ask"
         )
+    if options.resolve_hosts and options.token_file is None and not is_loopback(options.host):
+        raise UsageError(
+            "--resolve-hosts needs --token-file where other machines can ask: anybody could resolve names, "
+            "also those of your own network"
+        )
     if (options.tls_cert is None) != (options.tls_key is None):
         raise UsageError("--tls-cert and --tls-key must be given together")
     if options.workers < 1:
@@ -36,7 +41,7 @@ def check(options: ServeOptions, no_auth: bool) -> None:
     seconds = (options.wait_ms, options.longest_wait, options.drain_seconds, options.reload_seconds)
     if options.queue < 1 or min(seconds) < 0:
         raise UsageError("--queue must be at least 1; --wait, --longest-wait, --drain, --reload at least 0")
-    for path in (options.tls_cert, options.tls_key, options.places):
+    for path in (options.tls_cert, options.tls_key, *options.places):
         if path is not None and not path.is_file():
             raise UsageError(f"{path} does not exist")
 

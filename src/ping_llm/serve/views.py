@@ -9,17 +9,17 @@ from fastapi import Query, Request, Response
 
 from ping_llm.answer import show
 from ping_llm.answer.context import Question
-from ping_llm.answer.known_ends import EndsOfData, KnownEnds, network_of
+from ping_llm.answer.known_ends import KnownEnds, network_of
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
-from ping_llm.measurements.places import Places
 from ping_llm.serve import pasted
 from ping_llm.serve.model_thread import ModelThread
+from ping_llm.serve.names import RequestNames, noted
 from ping_llm.serve.options import LIMITS, ServeOptions
 from ping_llm.serve.reading import JSON, json_response, media_type, read_body, unless_gone
 from ping_llm.serve.refusals import Refused
-from ping_llm.serve.requests import ContextText, body_of, moment, parse, question_of, within
+from ping_llm.serve.requests import ADDRESS, ContextText, body_of, moment, parse, question_of, within
 
 if TYPE_CHECKING:
     from ping_llm.answer.answering import RttAnswer
@@ -32,10 +32,9 @@ _FORECAST = 48
 
 
 class Views:
-    def __init__(self, thread: ModelThread, options: ServeOptions):
-        self._thread, self._limits = thread, options.limits
-        self._places = None if options.places is None else Places(options.places)
-        self._ends = EndsOfData()
+    def __init__(self, thread: ModelThread, options: ServeOptions, names: RequestNames):
+        self._thread, self._limits, self._names = thread, options.limits, names
+        self._places = names.places
 
     async def context(self, request: Request) -> Response:
         if media_type(request) != JSON:
@@ -72,22 +71,24 @@ class Views:
         return json_response(await asyncio.to_thread(find))
 
     def _known(self) -> KnownEnds:
-        data = self._thread.model.data
-        if data is None:
+        known = self._names.known()
+        if known is None:
             raise Refused(422, "the server has no measurements: start it with --data ROWS")
-        return self._ends.of(data.path, data.fingerprint)
+        return known
 
     async def series(
         self,
         request: Request,
-        src: str = Query(max_length=LIMITS.text),
-        dst: str = Query(max_length=LIMITS.text),
+        src: str = Query(max_length=LIMITS.text, description=ADDRESS),
+        dst: str = Query(max_length=LIMITS.text, description=ADDRESS),
         begin: str | None = Query(None, alias="from", max_length=LIMITS.text),
         end: str | None = Query(None, alias="to", max_length=LIMITS.text),
         limit: int = Query(200, ge=1, le=LIMITS.items),
         forecast: int = Query(0, ge=0, le=168, description="hours after the newest measurement"),
     ) -> Response:
-        question = question_of(src, dst, None, None)
+        ends = await self._names.pair(src, dst)
+        assert ends.src is not None
+        question = question_of(ends.src, ends.dst, None, None)
         if not question.src.is_whole or question.dst is None or not question.dst.is_whole:
             raise Refused(422, "a series is of two addresses, not of prefixes", "src")
         low = 0 if begin is None else within("from", moment, begin)
@@ -122,16 +123,19 @@ class Views:
                 "points": points[: len(rtt)],
                 "forecast": points[len(rtt) :],
             }
+            | noted(ends.notes)
         )
 
     async def map(
         self,
         request: Request,
-        src: str = Query(max_length=LIMITS.text),
+        src: str = Query(max_length=LIMITS.text, description=ADDRESS),
         at: str | None = Query(None, max_length=LIMITS.text),
         limit: int = Query(200, ge=1, le=LIMITS.items),
     ) -> Response:
-        source = question_of(src, None, at, None)
+        ends = await self._names.pair(src, None)
+        assert ends.src is not None
+        source = question_of(ends.src, None, at, None)
         found = await asyncio.to_thread(self._destinations, source.src.version, limit)
         asked = [Question(source.src, one, source.time) for one, _ in found]
 
@@ -158,6 +162,7 @@ class Views:
                 "longitude": None if here is None else here[1],
                 "destinations": points,
             }
+            | noted(ends.notes)
         )
 
     def _destinations(self, version: int, limit: int) -> Sequence[tuple[Prefix, int | None]]:

@@ -68,15 +68,17 @@ def activation_bytes(config: Any, devices: int) -> float:
 def of_data(config: Any) -> dict[str, Any]:
     """Steps per epoch, from the rows' index and the packing of the first unit."""
     from ping_llm.contexts.batches import open_rows
+    from ping_llm.contexts.kinds import of_kinds
     from ping_llm.contexts.options import Parameters
     from ping_llm.contexts.plan import Place, Planner, unit_sequences
 
     if config.network_data_format == settings.PRETOKENIZED:
         return _of_stored(config)
-    store = open_rows(config.network_train_files, config.network_data_format)
+    options = settings.context_options(config)
+    store = of_kinds(open_rows(config.network_train_files, config.network_data_format), options.kind_names)
     batch, length = config.global_batch_size_to_load, config.max_target_length
     sequences = unit_sequences(batch)
-    parameters = Parameters.of(settings.context_options(config), length)
+    parameters = Parameters.of(options, length)
     planner = Planner(store.index, parameters, sequences, length, config.data_shuffle_seed)
     unit = planner.plan(Place(0, 0), 1)
     packed = max(len(unit.row) / max(unit.used, 1), 1e-9)

@@ -11,6 +11,8 @@ fitted to all of the training data. This is a split-conformal predictive distrib
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
@@ -154,6 +156,9 @@ def _odds[P: (float, np.ndarray)](probability: P) -> P:
     return out
 
 
+#: A guess without any reply.
+UNKNOWN_MS = 50.0
+
 #: Residuals are log((y + FLOOR) / (x + FLOOR)), so that errors below 0.1 ms do not matter.
 FLOOR_MS = 0.1
 
@@ -165,11 +170,31 @@ ENOUGH = 60
 SHARES = (0.005, 0.01, BACKGROUND, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 
 
+@dataclass(frozen=True)
+class Errors:
+    """The errors of a point method: what it learns of itself by asking about what was held out.
+
+    Attributes:
+      residuals: float64 [groups · Novelty.COUNT, levels]: quantiles of the log ratio at LEVELS.
+      shares: float64 [Novelty.COUNT]: the share of the marginal in its answers.
+    """
+
+    residuals: np.ndarray
+    shares: np.ndarray
+
+
 class PointMethod(Method):
     """A method that predicts one number and a group in which its predictions are about equally good."""
 
     #: How many groups `points` may return, numbered from 0.
     groups: ClassVar[int] = 1
+
+    #: Its errors on other small sets of measurements, believed where these are too few to tell; or None.
+    elsewhere: Errors | None = None
+    NOT_KEPT = ("elsewhere",)
+
+    #: Whether no reply has been seen; False in methods that were fitted before this was known.
+    silent: bool = False
 
     @abstractmethod
     def learn(self, train: Columns) -> None:
@@ -198,23 +223,22 @@ class PointMethod(Method):
 
         learn_on, asked, context = inner_split(train)
         self.background = marginal(train)
-        self.learn(learn_on)
+        self._learn(learn_on)
         replied = asked.replied
-        if isinstance(context.limit, np.ndarray):
-            context = context.limited(context.limit[replied])
+        if learn_on is train and self.elsewhere is not None:
+            replied = np.zeros(len(asked), bool)  # nothing could be held out, so nothing is learned of errors
         asked = asked.take(replied)
-        predicted, group = self.points(asked.queries(), context)
+        predicted, group = self._points(asked.queries(), context.limited(_some(context.limit, replied)))
         novelty = Novelty.of(learn_on).classes(asked.src, asked.dst)
-        self._residuals = _residual_tables(
-            predicted, asked.rtt, group * Novelty.COUNT + novelty, self._tables
-        )
-        self._weights = self._background_weights(asked, predicted, group, novelty)
-        self.learn(train)
+        wide = _bin_probability(self.background, asked.rtt)
+        errors = self._errors(asked, predicted, group, novelty, wide)
+        self._residuals, self._weights = errors.residuals, errors.shares
+        self._learn(train)
         self.failures, self._novelty = FailureRates(train), Novelty.of(train)
         return self
 
     def predict(self, queries: Queries, context: History) -> RttDistributions:
-        predicted, group = self.points(queries, context)
+        predicted, group = self._points(queries, context)
         novelty = self.newness(queries, context)
         values = _spread(predicted, self._residuals[group * Novelty.COUNT + novelty])
         failure = self.failure(queries, context)
@@ -223,35 +247,75 @@ class PointMethod(Method):
         # The share of the marginal and the shift minimise bits; the point estimate stays the method's own.
         return RttDistributions(out.values, out.levels, failure, point=np.maximum(predicted, 0.0))
 
-    @property
-    def _tables(self) -> int:
-        return self.groups * Novelty.COUNT
+    def _learn(self, train: Columns) -> None:
+        self.silent = not train.replied.any()
+        if not self.silent:
+            self.learn(train)
 
-    def _background_weights(
-        self, asked: Columns, predicted: np.ndarray, group: np.ndarray, novelty: np.ndarray
-    ) -> np.ndarray:
-        """The share of the marginal that costs the fewest bits, by novelty.
+    def _points(self, queries: Queries, context: History) -> tuple[np.ndarray, np.ndarray]:
+        if self.silent:  # where no reply was ever seen, no method knows more than another
+            return np.full(len(queries), UNKNOWN_MS), np.full(len(queries), self.groups - 1)
+        return self.points(queries, context)
 
-        Found across two halves of the inner test, by source: residuals of one, bits of the other.
+    def errors_on(self, small: Iterable[tuple[Columns, Columns, History]]) -> Errors:
+        """Its errors on many small sets of measurements: what to learn from, what is asked, and its past."""
+        asked, predicted, group, novelty, wide = [], [], [], [], []
+        for train, questions, context in small:
+            some = questions.take(questions.replied)
+            if not len(some):
+                continue
+            self._learn(train)
+            made = self._points(some.queries(), context)
+            asked.append(some)
+            predicted.append(made[0])
+            group.append(made[1])
+            novelty.append(Novelty.of(train).classes(some.src, some.dst))
+            wide.append(_bin_probability(marginal(train), some.rtt))
+        return self._errors(
+            Columns.concatenate(asked),
+            *(np.concatenate(each) for each in (predicted, group, novelty, wide)),
+        )
+
+    def _errors(
+        self,
+        asked: Columns,
+        predicted: np.ndarray,
+        group: np.ndarray,
+        novelty: np.ndarray,
+        wide: np.ndarray,
+    ) -> Errors:
+        """Residuals, and by novelty the share of the marginal that costs the fewest bits.
+
+        The share is found across two halves of the questions, by source: residuals of one, bits of the other.
+
+        Args:
+          wide: float64 [n], the marginal's probability of each result.
         """
+        number = group * Novelty.COUNT + novelty
+        tables, known = self.groups * Novelty.COUNT, self.elsewhere
+        residuals = _residual_tables(predicted, asked.rtt, number, tables, known)
         first = Ids(asked.src).of_rows % 2 == 0
         own = np.zeros(len(asked))
         for half in (first, ~first):
-            table = _residual_tables(
-                predicted[half], asked.rtt[half], (group * Novelty.COUNT + novelty)[half], self._tables
-            )
-            values = _spread(predicted[~half], table[(group * Novelty.COUNT + novelty)[~half]])
-            own[~half] = RttDistributions(values, LEVELS, np.zeros(len(values))).bin_probability(
-                asked.rtt[~half]
-            )
-        row = np.zeros(len(asked), np.int64)
-        wide = RttDistributions(self.background.values, self.background.levels, np.zeros(len(asked)), row)
-        wide_probability = wide.bin_probability(asked.rtt)
-        out = np.full(Novelty.COUNT, BACKGROUND)
-        for number in range(Novelty.COUNT):
-            if (novelty == number).sum() >= ENOUGH:
-                out[number] = best_share(own[novelty == number], wide_probability[novelty == number])
-        return out
+            table = _residual_tables(predicted[half], asked.rtt[half], number[half], tables, known)
+            values = _spread(predicted[~half], table[number[~half]])
+            answers = RttDistributions(values, LEVELS, np.zeros(len(values)))
+            own[~half] = answers.bin_probability(asked.rtt[~half])
+        shares = np.full(Novelty.COUNT, BACKGROUND) if known is None else known.shares.copy()
+        for each in range(Novelty.COUNT):
+            if (novelty == each).sum() >= ENOUGH:
+                shares[each] = best_share(own[novelty == each], wide[novelty == each])
+        return Errors(residuals, shares)
+
+
+def _some(limit: "np.ndarray | int | None", chosen: np.ndarray) -> "np.ndarray | int | None":
+    return limit[chosen] if isinstance(limit, np.ndarray) else limit
+
+
+def _bin_probability(one: RttDistributions, rtt: np.ndarray) -> np.ndarray:
+    """Of each result, by the only distribution of `one`."""
+    same = np.zeros(len(rtt), np.int64)
+    return RttDistributions(one.values, one.levels, np.zeros(len(rtt)), same).bin_probability(rtt)
 
 
 def best_share(own: np.ndarray, wide: np.ndarray) -> float:
@@ -267,18 +331,34 @@ def _spread(predicted: np.ndarray, residuals: np.ndarray) -> np.ndarray:
     return out
 
 
-def _residual_tables(predicted: np.ndarray, actual: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
-    """float64 [groups, levels]: quantiles of the log ratio, a group's own, else its novelty's, else all."""
+def _residual_tables(
+    predicted: np.ndarray, actual: np.ndarray, group: np.ndarray, groups: int, elsewhere: Errors | None
+) -> np.ndarray:
+    """float64 [groups, levels]: quantiles of the log ratio, a group's own, else its novelty's, else all.
+
+    Where errors elsewhere are known, they are believed before all: as ENOUGH residuals beside a group's own.
+    """
     residual = np.log((actual + FLOOR_MS) / (np.maximum(predicted, 0.0) + FLOOR_MS))
     overall = np.quantile(residual, LEVELS) if len(residual) else np.linspace(-1, 1, len(LEVELS))
     wider = []
     for novelty in range(Novelty.COUNT):
         own = residual[group % Novelty.COUNT == novelty]
-        wider.append(np.quantile(own, LEVELS) if len(own) >= ENOUGH else overall)
+        wider.append(np.quantile(own, LEVELS) if len(own) >= ENOUGH else None)
     out = np.empty((groups, len(LEVELS)))
     for number in range(groups):
         own = residual[group == number]
-        out[number] = np.quantile(own, LEVELS) if len(own) >= ENOUGH else wider[number % Novelty.COUNT]
+        of_novelty = wider[number % Novelty.COUNT]
+        if len(own) >= ENOUGH:
+            out[number] = np.quantile(own, LEVELS)
+        elif of_novelty is not None:
+            out[number] = of_novelty
+        elif elsewhere is None:
+            out[number] = overall
+        else:
+            out[number] = elsewhere.residuals[number]
+            if len(own):
+                share = len(own) / (len(own) + ENOUGH)
+                out[number] += share * (np.quantile(own, LEVELS) - out[number])
     return out
 
 
@@ -287,7 +367,7 @@ class Medians:
 
     def __init__(self, replies: Columns):
         self.sources, self.destinations = Ids(replies.src), Ids(replies.dst)
-        self.overall = float(np.median(replies.rtt)) if len(replies) else 50.0
+        self.overall = float(np.median(replies.rtt)) if len(replies) else UNKNOWN_MS
         self.by_source = medians(self.sources.of_rows, replies.rtt, len(self.sources))
         self.by_destination = medians(self.destinations.of_rows, replies.rtt, len(self.destinations))
 

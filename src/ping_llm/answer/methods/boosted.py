@@ -31,6 +31,7 @@ from ping_llm.answer.methods.base import (
     marginal,
 )
 from ping_llm.compiled import kernel
+from ping_llm.errors import PingError
 from ping_llm.measurements import addresses
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History
@@ -189,6 +190,8 @@ class Boosted(Method):
         learn_on, asked, context = inner_split(train)
         novelty = Novelty.of(learn_on)
         chosen = self._chosen(asked, novelty.classes(asked.src, asked.dst))
+        if not len(chosen) or not learn_on.replied.any():
+            raise PingError("boosted trees cannot be fitted: too few measurements have a reply")
         limit = context.limit[chosen] if isinstance(context.limit, np.ndarray) else context.limit
         asked, context = asked.take(chosen), context.limited(limit)
         kind = novelty.classes(asked.src, asked.dst)

@@ -67,6 +67,8 @@ class Dmfsgd(PointMethod):
         whole, self._steps = self._steps, self._steps // _TRIAL
         for seed in _SPLITS:
             learn_on, asked, context = inner_split(train, seed)
+            if not learn_on.replied.any():
+                continue
             replied = asked.replied
             if isinstance(context.limit, np.ndarray):
                 context = context.limited(context.limit[replied])

@@ -9,6 +9,12 @@ NAME = "base"
 #: What makes an export a model that answers about any data: how its network and simple methods are mixed.
 RECIPE = "recipe.json"
 
+#: Beside the recipe: the errors that simple methods make about other data.
+ERRORS = "errors.safetensors"
+
+#: What a run or an export has.
+_OF_A_MODEL = ("run.json", "checkpoints", "export", "config.json")
+
 
 def packaged() -> Path:
     return Path(str(resources.files(__name__) / NAME))
@@ -17,9 +23,9 @@ def packaged() -> Path:
 def base_folder(source: str | Path) -> Path | None:
     """The folder of a model of this kind, if that is what a run's name means.
 
-    `base` is the packaged one, unless there is a folder of that name.
+    `base` is the packaged one, unless a folder of that name holds a run or an export.
     """
     path = Path(source)
-    if str(source) == NAME and not path.exists():
+    if str(source) == NAME and not any((path / part).exists() for part in _OF_A_MODEL):
         return packaged()
     return path if (path / RECIPE).is_file() else None

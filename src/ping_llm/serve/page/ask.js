@@ -10,7 +10,7 @@ export const TITLE = "Ask";
 const POINTS = 400;
 
 export function build(section, name) {
-  const src = endField("src", "Source", "An address, or a prefix: 203.0.113.0/24.");
+  const src = endField("src", "Source", "An address, a prefix (203.0.113.0/24), or a name: AS3333, NL, probe:1234.");
   const dst = endField("dst", "Destination", null, () => src.input.value.trim() && !dst.input.value.trim() ? { src: src.input.value.trim() } : {});
   const at = timeField();
   const context = contextField(src.input);

@@ -11,7 +11,7 @@ const step = (value) => STEPS.filter((limit) => value >= limit).length;
 const NAMES = [...STEPS.map((limit, index) => (index ? `${STEPS[index - 1]} – ${limit}` : `below ${limit}`)), `${STEPS.at(-1)} and more`];
 
 export function build(section, name) {
-  const src = endField("src", "Source", "An address, or a prefix.");
+  const src = endField("src", "Source", "An address, a prefix, or a name: AS3333, probe:1234.");
   const limit = h("select", { name: "limit" }, [50, 100, 200, 500].map((count) => h("option", { value: count, selected: count === 200 }, String(count))));
   const at = timeField();
   return asking(section, {

@@ -17,7 +17,7 @@ export function build(section, name) {
   return asking(section, {
     name, title: TITLE, button: "Rank",
     words: "Paste candidates: mirrors, relays, points of presence. Which one replies first, and how sure is that?",
-    fields: [src.element, field("Candidates", dst, "Addresses or prefixes, separated by spaces, commas or lines."),
+    fields: [src.element, field("Candidates", dst, "Addresses, prefixes or names (AS3333, NL), separated by spaces, commas or lines."),
       field("Objective, ms", slo, "Also show P(a reply within it)."), at.element],
     read: async () => ({ src: src.input.value.trim(), dst: listed(dst.value).join(" "), slo: slo.value, at: at.value() }),
     fill(parameters) {
@@ -49,6 +49,7 @@ function shown(body, made) {
     ["Expected", true], ["5 %", true], ["Median", true], ["95 %", true], ["No reply", true], ["Regret", true]];
   return [
     h("h2", { class: "ends" }, "From ", h("span", null, body.src)),
+    ...(made.notes ?? []).map((note) => h("p", { class: "note" }, note)),
     h("p", { class: "verdict" }, words),
     h("p", { class: "when" }, permanent().flatMap((one) => one ? [one, " "] : [])),
     table("Candidates, the best first", columns, made.candidates.map((one, index) => h("tr", { class: index ? null : "subject" },

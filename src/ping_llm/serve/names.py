@@ -1,0 +1,238 @@
+"""Names in requests: AS3333, NL and probe:1234 by the server's data and places, and host names if allowed.
+
+A look-up of a host cannot be interrupted, so each has a thread of its own, `Limits.look_ups` at most. What
+takes longer than `Limits.look_up_seconds` is refused; its thread goes on, and counts until it ends.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ping_llm.answer.known_ends import EndsOfData, KnownEnds
+from ping_llm.answer.names import (
+    End,
+    NameIndex,
+    Names,
+    Resolver,
+    is_host,
+    is_name,
+    look_up,
+    version_of,
+)
+from ping_llm.measurements.addresses import Prefix
+from ping_llm.measurements.places import Places
+from ping_llm.recent import Recent
+from ping_llm.serve.model_thread import ModelThread
+from ping_llm.serve.options import Limits, ServeOptions
+from ping_llm.serve.refusals import Refused
+from ping_llm.serve.requests import within
+
+#: Hosts whose addresses are kept, and for how many seconds.
+_KEPT = 10_000
+_KEPT_SECONDS = 60.0
+
+#: What became of a host: its addresses, or why it has none.
+Outcome = Sequence[Prefix] | Exception
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Source and destination of a question, without names.
+
+    Attributes:
+      notes: what the names stand for.
+    """
+
+    src: str | None
+    dst: str | None
+    notes: tuple[str, ...] = ()
+
+
+def noted(notes: Sequence[str]) -> dict[str, list[str]]:
+    """What is added to an answer that has no notes of its own."""
+    return {"notes": list(notes)} if notes else {}
+
+
+class Hosts:
+    """Resolves host names within limits, off the event loop."""
+
+    def __init__(self, limits: Limits, resolve: Resolver = look_up):
+        self._seconds, self._resolve = limits.look_up_seconds, resolve
+        self._slots = asyncio.Semaphore(limits.look_ups)
+        self._kept: Recent[str, tuple[float, Outcome]] = Recent(_KEPT)
+
+    async def all(self, hosts: Iterable[str]) -> dict[str, Outcome]:
+        """The addresses of each, as far as they are found in time."""
+        wanted = {host: self._known(host) for host in hosts}
+        tasks = {
+            host: asyncio.create_task(self._look_up(host)) for host, known in wanted.items() if known is None
+        }
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=self._seconds)
+        late = Refused(503, f"not all host names were resolved within {self._seconds:g} s", retry_after=5)
+        for host, task in tasks.items():
+            wanted[host] = task.result() if task.done() else late
+            task.cancel()
+        return {host: outcome for host, outcome in wanted.items() if outcome is not None}
+
+    def _known(self, host: str) -> Outcome | None:
+        kept = self._kept.get(host)
+        return None if kept is None or kept[0] < time.monotonic() else kept[1]
+
+    async def _look_up(self, host: str) -> Outcome:
+        await self._slots.acquire()
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Outcome] = loop.create_future()
+
+        def settle(outcome: Outcome) -> None:
+            self._slots.release()
+            self._kept.put(host, (time.monotonic() + _KEPT_SECONDS, outcome))
+            if not found.done():
+                found.set_result(outcome)
+
+        def run() -> None:
+            try:
+                outcome: Outcome = self._resolve(host)
+            except Exception as error:
+                outcome = error
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, outcome)
+
+        # A daemon: a resolver that does not answer must not keep the process from ending.
+        threading.Thread(target=run, name="host name", daemon=True).start()
+        return await found
+
+
+class RequestNames:
+    """Replaces the names of requests by addresses.
+
+    Attributes:
+      places: None: the server was given none.
+    """
+
+    def __init__(self, thread: ModelThread, options: ServeOptions):
+        self.places = Places(options.places) if options.places else None
+        self._thread = thread
+        self._ends = EndsOfData()
+        self._hosts = Hosts(options.limits) if options.resolve_hosts else None
+        self._index: tuple[KnownEnds | None, NameIndex] = (None, NameIndex(self.places))
+        self._lock = threading.Lock()
+
+    def known(self) -> KnownEnds | None:
+        """The ends of the server's data; None without data. It reads, so not from the event loop."""
+        data = self._thread.model.data
+        return None if data is None else self._ends.of(data)
+
+    async def pairs(
+        self, asked: Sequence[tuple[str | None, str | None]], fields: tuple[str, str] = ("src", "dst")
+    ) -> list[Ends | Refused]:
+        """Source and destination of each question, or why it cannot be answered.
+
+        Args:
+          fields: what the two are called in the request.
+        """
+        out: list[Ends | Refused] = [Ends(src, dst) for src, dst in asked]
+        named = [place for place, pair in enumerate(asked) if any(text and is_name(text) for text in pair)]
+        if named:
+            texts = [text for place in named for text in asked[place] if text]
+            made = await self._with_names(
+                texts, lambda names: [_pair(names, *asked[place], fields) for place in named]
+            )
+            for place, ends in zip(named, made, strict=True):
+                out[place] = ends
+        return out
+
+    async def pair(self, src: str | None, dst: str | None, fields: tuple[str, str] = ("src", "dst")) -> Ends:
+        """Source and destination of one question.
+
+        Raises:
+          Refused: nobody knows a name, or it stands for several addresses.
+        """
+        (found,) = await self.pairs([(src, dst)], fields)
+        if isinstance(found, Refused):
+            raise found
+        return found
+
+    async def lists(
+        self, sources: Sequence[tuple[str, str]], destinations: Sequence[tuple[str, str]]
+    ) -> tuple[list[str], list[str], list[str]]:
+        """All addresses that two lists stand for, of one IP version where there is a choice; and notes.
+
+        Args:
+          sources, destinations: the field of each, and its text.
+
+        Raises:
+          Refused: nobody knows a name.
+        """
+        texts = [text for _, text in (*sources, *destinations)]
+        if not any(map(is_name, texts)):
+            return [text for _, text in sources], [text for _, text in destinations], []
+        return await self._with_names(texts, lambda names: _lists(names, sources, destinations))
+
+    async def _with_names[T](self, texts: Sequence[str], find: Callable[[Names], T]) -> T:
+        hosts: Mapping[str, Outcome] = {}
+        if self._hosts is not None:
+            hosts = await self._hosts.all(dict.fromkeys(text.strip() for text in texts if is_host(text)))
+
+        def resolve(host: str) -> Sequence[Prefix]:
+            found = hosts[host]
+            if isinstance(found, Exception):
+                raise found.with_traceback(None)  # it is kept, and would grow with each raise
+            return found
+
+        def run() -> T:
+            return find(Names(self._current(), resolve=None if self._hosts is None else resolve))
+
+        return await asyncio.to_thread(run)
+
+    def _current(self) -> NameIndex:
+        """The index of the data that the model has now: a newer model may have newer data."""
+        known = self.known()
+        with self._lock:
+            if self._index[0] is not known:
+                self._index = (known, NameIndex(self.places, known))
+            return self._index[1]
+
+
+def _pair(names: Names, src: str | None, dst: str | None, fields: tuple[str, str]) -> Ends | Refused:
+    source = destination = None
+    try:
+        if src is not None:
+            version = None if dst is None else version_of(dst)
+            source = within(fields[0], names.find, src, "source", version)
+        if dst is not None:
+            version = None if source is None else source.version
+            destination = within(fields[1], names.find, dst, "destination", version)
+            source = None if source is None else source.matching(destination)
+        found = [
+            None if one is None else within(field, one.only)
+            for field, one in zip(fields, (source, destination), strict=True)
+        ]
+    except Refused as refused:
+        return refused
+    first, second = (None if one is None else one.addresses[0] for one in found)
+    return Ends(first, second, tuple(one.note for one in found if one is not None and one.note is not None))
+
+
+def _lists(
+    names: Names, sources: Sequence[tuple[str, str]], destinations: Sequence[tuple[str, str]]
+) -> tuple[list[str], list[str], list[str]]:
+    written = {version_of(text) for _, text in (*sources, *destinations)} - {None}
+    # Addresses of both versions are refused later, as without names.
+    version = written.pop() if len(written) == 1 else None
+    is_open = version is None and not written
+    out: list[list[str]] = []
+    notes: list[str] = []
+    ends: tuple[End, End] = ("source", "destination")
+    for end, several in zip(ends, (sources, destinations), strict=True):
+        found: list[str] = []
+        for field, text in several:
+            named = within(field, names.find, text, end, version)
+            if is_open:
+                version, is_open = named.ends[0].version, False
+            found += [str(one) for one in named.ends if version in (None, one.version)]
+            notes += [] if named.note is None else [named.note]
+        out.append(list(dict.fromkeys(found)))
+    return out[0], out[1], notes
