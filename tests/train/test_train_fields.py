@@ -13,7 +13,9 @@ _GROUPS = {
     "destination": {vocab.DST_IPV4, vocab.DST_IPV6},
     "rtt": {vocab.RTT, vocab.FAILED},
     "time": {vocab.TIME_ABS, vocab.TIME_DELTA1, vocab.TIME_DELTA4},
-    "other": {vocab.SIZE},
+    "size": {vocab.SIZE},
+    "errors": {vocab.ERRORS},
+    "msm_id": {vocab.MSM_ID},
 }
 
 
@@ -21,7 +23,7 @@ def _byte(value):
     return vocab.BYTE0 + value
 
 
-# Two measurements, one with a prefix and a failure; then padding.
+# Three measurements, with a prefix, a failure and every optional field; then padding.
 _TOKENS = [
     *(vocab.MEASUREMENT, vocab.DST_IPV4, _byte(10), _byte(9), vocab.PREFIX_END),
     *(vocab.SRC_IPV6, *map(_byte, range(16)), vocab.RTT, _byte(1), _byte(2), vocab.TIME_DELTA1, _byte(5)),
@@ -34,6 +36,8 @@ _TOKENS = [
         _byte(0),
         _byte(9),
     ),
+    *(vocab.MEASUREMENT, vocab.ERRORS, _byte(2), vocab.RTT, _byte(7), _byte(8)),
+    *(vocab.MSM_ID, *map(_byte, range(8)), vocab.DST_IPV4, *map(_byte, (1, 2, 3, 4))),
     *(vocab.PAD,) * 3,
 ]
 
@@ -70,6 +74,7 @@ def test_fields_equal_a_plain_walk_and_sum_to_the_loss():
     expected = [_oracle(logits[row], _TOKENS) for row in range(2)]
     for index, name in enumerate(token_loss.NAMES):
         np.testing.assert_allclose(summed[index], sum(bits[name] for bits in expected), rtol=1e-4)
-    assert summed[-1] == 4
+    assert summed[-1] == 6
+    assert (summed > 0).all()
     per_measurement = token_loss.bits_per_measurement(summed)
-    np.testing.assert_allclose(per_measurement["total"] * 4, nats[counted].sum() / math.log(2), rtol=1e-4)
+    np.testing.assert_allclose(per_measurement["total"] * 6, nats[counted].sum() / math.log(2), rtol=1e-4)

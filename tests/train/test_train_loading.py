@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 from small_training import SMALL, losses
 
+from ping_llm.contexts.batches import Batches
 from ping_llm.errors import UsageError
-from ping_llm.train import settings
+from ping_llm.train import settings, tuning
 from ping_llm.train.run import train
 
 _KEYS = {
@@ -36,7 +37,7 @@ def test_each_key_is_one_of_the_loaders():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("grain_worker_count", -1),
+        ("grain_worker_count", -2),
         ("grain_per_worker_buffer_size", 0),
         ("grain_ram_budget_mb", -1),
         ("network_threads", -1),
@@ -45,6 +46,17 @@ def test_each_key_is_one_of_the_loaders():
 def test_a_number_that_cannot_be(key, value):
     with pytest.raises(UsageError, match=f"{key}={value}"):
         settings.loader_options(SimpleNamespace(**_KEYS | {key: value}))
+
+
+def test_threads_are_chosen_by_measuring(rows):
+    """The fewest that are nearly as fast as the fastest; and as many units ahead as slow ones take."""
+    tuned = tuning.tune(lambda threads: Batches(rows, batch_size=4, length=128, threads=threads), 0.05)
+    assert set(tuned.measured) >= {1}
+    best = max(tuned.measured.values())
+    assert tuned.measured[tuned.threads] >= 0.9 * best > 0
+    assert all(tuned.measured[fewer] < 0.9 * best for fewer in tuned.measured if fewer < tuned.threads)
+    assert 1 <= tuned.units_ahead - tuned.threads <= 4
+    assert f"loader: {tuned.threads} thread" in str(tuned)
 
 
 @pytest.mark.slow

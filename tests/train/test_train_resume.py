@@ -31,7 +31,7 @@ def test_an_undisturbed_run_has_each_step_once(undisturbed):
 
 
 def test_killed_and_run_again(undisturbed, rows, tmp_path):
-    """kill -9 after a step, then twice inside a save, each time with other loader workers and threads."""
+    """kill -9 after a step, then twice inside a save, each time with other loader workers or threads."""
     run = tmp_path / "run"
     training = start(command(run, rows, "grain_worker_count=1"))
     wait_for(run, random.randint(0, 7), training)
@@ -44,7 +44,7 @@ def test_killed_and_run_again(undisturbed, rows, tmp_path):
         words = command(run, rows, f"grain_worker_count={workers}")
         hit = crash_matrix.killed_training(run, words, crash_matrix.SAVING, after=0)
         inside += hit is not None and "half-written" in hit
-    outcome = train("tiny", [*SMALL, "network_threads=3"], run=run, rows=rows)
+    outcome = train("tiny", [*SMALL, "grain_worker_count=-1"], run=run, rows=rows)
     # Where the training won both races, it is finished; a kill inside a save is what this is about.
     assert inside or outcome.state == "already"
     assert losses(run) == losses(undisturbed)

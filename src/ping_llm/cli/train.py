@@ -264,7 +264,9 @@ def register_runs(app: typer.Typer) -> None:
         run: list[Path] = typer.Argument(help="Runs."),
         out: Path = typer.Option(Path("runs/curves.png"), help="PNG file to write."),
         key: str = typer.Option(
-            "loss", help="Value to plot: loss, or the bits of total, source, destination, rtt, time or order."
+            "loss",
+            help="Value to plot: loss, or the bits of total, source, destination, rtt, time, size, errors, "
+            "msm_id or order.",
         ),
     ) -> None:
         """Plot the learning curves of several runs in one PNG."""

@@ -153,6 +153,7 @@ class Batches:
         workers: Grain worker processes that fill instead of threads; 0 for none. Threads share memory and are
             the faster choice; processes help where other Python code holds the GIL for long.
         per_worker_buffer_size: filled units that each worker keeps ready.
+        units_ahead: units that threads fill ahead; 0: one more than threads.
         ram_budget_mb: bound on the memory of units that are filled ahead; 0 for none.
         on_bad_row: "stop" raises an error that names the row; "skip" logs and counts it.
         data_format: "probe_chunks" or "network_parquet".
@@ -174,16 +175,18 @@ class Batches:
         threads: int = 1,
         workers: int = 0,
         per_worker_buffer_size: int = 1,
+        units_ahead: int = 0,
         ram_budget_mb: int = 0,
         on_bad_row: str = STOP,
         data_format: str = "probe_chunks",
         grain_debug_mode: bool = False,
         grain_visualization_dir: str = "",
     ):
-        if threads < 0 or workers < 0 or per_worker_buffer_size < 1 or ram_budget_mb < 0:
+        if min(threads, workers, units_ahead, ram_budget_mb) < 0 or per_worker_buffer_size < 1:
             raise UsageError(
-                f"threads {threads}, workers {workers}, ram_budget_mb {ram_budget_mb}: none can be negative; "
-                f"per_worker_buffer_size {per_worker_buffer_size} must be at least 1"
+                f"threads {threads}, workers {workers}, units_ahead {units_ahead}, ram_budget_mb "
+                f"{ram_budget_mb}: none can be negative; per_worker_buffer_size {per_worker_buffer_size} "
+                "must be at least 1"
             )
         options = options or ContextOptions()
         self.stream = Stream(
@@ -200,7 +203,7 @@ class Batches:
         self._planner, self._filler = self.stream.planner(), self.stream.filler()
         self._threads, self._workers = threads, workers
         affordable = max(ram_budget_mb * 2**20 // self.stream.unit_bytes(), 1) if ram_budget_mb else 2**31
-        self._ahead = min(threads + 1, affordable)
+        self._ahead = min(units_ahead or threads + 1, affordable)
         self._worker_buffer = min(per_worker_buffer_size, max(affordable // max(workers, 1), 1))
         self._debug = grain_debug_mode or bool(grain_visualization_dir)
         self._visualization = grain_visualization_dir

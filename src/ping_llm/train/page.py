@@ -89,9 +89,11 @@ def _draw_bits(axes: Any, train: list[dict[str, Any]], evals: list[dict[str, Any
     stretches = _stretches(train)
     for index, name in enumerate(_names(train)):
         steps = [stretch[-1]["step"] for stretch in stretches]
-        values = [sum(record["bits"][name] for record in part) / len(part) for part in stretches]
+        values = [sum(record["bits"].get(name, 0.0) for record in part) / len(part) for part in stretches]
         axes.plot(steps, values, color=f"C{index}", label=name)
-        axes.plot([r["step"] for r in evals], [r["bits"][name] for r in evals], "o", color=f"C{index}")
+        axes.plot(
+            [r["step"] for r in evals], [r["bits"].get(name, 0.0) for r in evals], "o", color=f"C{index}"
+        )
     axes.set_ylabel("bits per measurement")
     axes.legend()
 
@@ -126,7 +128,7 @@ def _fields(train: list[dict[str, Any]], evals: list[dict[str, Any]]) -> str:
     head = ["field", "first step", "last step", *(["last evaluation"] if evals else [])]
     rows = []
     for name in _names(train):
-        values = [record["bits"][name] for record in (train[0], train[-1], *evals[-1:])]
+        values = [record["bits"].get(name, 0.0) for record in (train[0], train[-1], *evals[-1:])]
         rows.append((name, *(f"{value:.2f}" for value in values)))
     return _table(rows, head)
 

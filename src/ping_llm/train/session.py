@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 from ping_llm.contexts.batches import Stages
 from ping_llm.errors import PingError
 from ping_llm.model import ledger
-from ping_llm.train import hardware, pipeline, runs, settings
+from ping_llm.train import hardware, pipeline, runs, settings, tuning
 from ping_llm.train.processes import Stops
 from ping_llm.train.records import Records, TrainingLine
 from ping_llm.train.schedule import Budget
@@ -135,6 +135,7 @@ class Session:
         self._feed: Feed | None = None
         self._pipeline: pipeline.Pipeline | None = None
         self._peak = 0.0
+        self._choice: tuning.Tuned | None = None
         self._eval_feed: Feed | None = None
         self._records: Records | None = None
         undecided = budget is not None and not budget.decided
@@ -189,6 +190,8 @@ class Session:
         if options["data_format"] == settings.PRETOKENIZED:
             drawn = settings.context_options(self._config)
             return StoredBatches(rows, drawn, threads=options["threads"], **stream)
+        if options["workers"] == tuning.MEASURE:
+            options |= self._tuned(rows, stream, options)
         looked_into = self._first and not evaluation  # Grain's summary of one process's training data
         try:
             return Batches(
@@ -201,6 +204,23 @@ class Session:
             )
         except (OSError, ValueError) as error:
             raise PingError(f"cannot read {rows}: {error}") from error
+
+    def _tuned(self, rows: Path, stream: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+        """Threads and buffers by measurement, once; the batches are the same with any."""
+        from ping_llm.contexts.batches import Batches, open_rows
+
+        if self._choice is None:
+            drawn, opened = settings.context_options(self._config), open_rows(rows, options["data_format"])
+            endless = stream | {"epochs": None}
+
+            def make(threads: int) -> Batches:
+                own = {"workers": 0, "threads": threads}
+                return Batches(opened, drawn, **endless, **options | own)
+
+            self._choice = tuning.tune(make)
+            if self._first:
+                pipeline.say(str(self._choice))
+        return {"workers": 0, "threads": self._choice.threads, "units_ahead": self._choice.units_ahead}
 
     def begin(self, step: int, parameters: int, writer: Any) -> None:
         if step != self.next_step:

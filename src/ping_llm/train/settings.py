@@ -91,11 +91,11 @@ def loader_options(config: Any, evaluation: bool = False) -> dict[str, Any]:
         "on_bad_row": config.network_on_bad_row,
         "data_format": config.network_data_format,
     }
-    for name, least in (("workers", 0), ("per_worker_buffer_size", 1), ("ram_budget_mb", 0), ("threads", 0)):
+    for name, least in (("workers", -1), ("per_worker_buffer_size", 1), ("ram_budget_mb", 0), ("threads", 0)):
         if options[name] < least:
             key = {"threads": "network_threads", "workers": f"grain_worker_count{of}"}.get(name)
             raise UsageError(f"{key or f'grain_{name}'}={options[name]}: it must be at least {least}")
-    if options["data_format"] == PRETOKENIZED and options["workers"]:
+    if options["data_format"] == PRETOKENIZED and options["workers"] > 0:
         raise UsageError(
             f"grain_worker_count{of}={options['workers']}: stored contexts are packed by threads; give "
             f"grain_worker_count{of}=0 and network_threads"

@@ -21,21 +21,28 @@ import numpy as np
 from ping_llm.tokens import vocab
 from ping_llm.tokens.vocab import Field
 
-NAMES = ("order", "source", "destination", "rtt", "time", "other")
+NAMES = ("order", "source", "destination", "rtt", "time", "size", "errors", "msm_id")
 ROLES = vocab.BYTE0
 
-_FIELDS = {"source": Field.SRC, "destination": Field.DST, "rtt": Field.RESULT, "time": Field.TIME}
+_FIELDS = {
+    "source": Field.SRC,
+    "destination": Field.DST,
+    "rtt": Field.RESULT,
+    "time": Field.TIME,
+    "size": Field.SIZE,
+    "errors": Field.ERRORS,
+    "msm_id": Field.MSM_ID,
+}
 
 
 def _tables() -> tuple[np.ndarray, np.ndarray]:
     """Field of each role token, and which role tokens are alternatives of each other."""
-    field = np.full(ROLES, NAMES.index("other"), np.int32)
+    field = np.full(ROLES, NAMES.index("order"), np.int32)  # MEASUREMENT, and what is never a target
     alternatives = np.eye(ROLES, dtype=bool)
     for name, stated in _FIELDS.items():
         members = vocab.ROLES[stated]
         field[list(members)] = NAMES.index(name)
         alternatives[np.ix_(members, members)] = True
-    field[vocab.MEASUREMENT] = NAMES.index("order")
     return field, alternatives
 
 
