@@ -17,7 +17,7 @@ from ping_llm.answer.stack import Stack
 from ping_llm.answer.stacking import fit_stack
 from ping_llm.cli import app
 from ping_llm.cli import query as query_commands
-from ping_llm.cli import train as train_commands
+from ping_llm.cli import fit as fit_commands
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate.scores import Scores
 from ping_llm.fit.held_out import held_out
@@ -33,7 +33,7 @@ from ping_llm.splits.holdout import SplitOptions, is_timeless, split
 from ping_llm.splits.questions import questions_of
 
 query_commands.register(app)
-train_commands.register_fit(app)
+fit_commands.register(app)
 
 OPTIONS = FitOptions(
     minutes=0.1,

@@ -38,7 +38,7 @@ _COMMANDS = (
     "contexts:tokens",
     "contexts:batches",
     "contexts:pretokenize",
-    "train:fit",
+    "fit",
     "train:train",
     "train:runs",
     "query",
