@@ -16,8 +16,8 @@ from ping_llm.answer.model import Model
 from ping_llm.answer.stack import Stack
 from ping_llm.answer.stacking import fit_stack
 from ping_llm.cli import app
-from ping_llm.cli import query as query_commands
 from ping_llm.cli import fit as fit_commands
+from ping_llm.cli import query as query_commands
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate.scores import Scores
 from ping_llm.fit.held_out import held_out
