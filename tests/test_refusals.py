@@ -103,6 +103,7 @@ REFUSED = {
         "tiny --rows rows --run table.csv",
     ),
     "runs plot": ("nothing --out picture.png", "other --out picture.png"),
+    "runs report": ("nothing --out page.html", "other --out page.html", "nothing"),
     "calibrate": (
         "nothing --data world",
         "other --data world",
@@ -181,7 +182,7 @@ REFUSED = {
 #: Commands that only read, serve, or measure in a temporary folder.
 READING = (
     "doctor", "rejects", "sample", "rows verify", "tokens show", "batches show", "batches stats",
-    "batches profile", "compare", "serve", "mcp",
+    "batches profile", "compare", "runs watch", "serve", "mcp",
 )  # fmt: skip
 
 
