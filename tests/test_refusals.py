@@ -108,7 +108,7 @@ REFUSED = {
         "tiny --rows rows --run table.csv",
     ),
     "runs plot": ("nothing --out picture.png", "other --out picture.png"),
-    "runs report": ("nothing --out page.html", "other --out page.html", "other"),
+    "runs report": ("nothing --out page.html", "other --out page.html", "nothing", "other"),
     "calibrate": (
         "nothing --data world",
         "other --data world",

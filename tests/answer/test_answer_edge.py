@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ from ping_llm.answer.edge_export import RUNNER, write
 from ping_llm.answer.model import Model
 from ping_llm.cli import app
 from ping_llm.cli import query as query_commands
-from ping_llm.errors import UsageError
+from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements.addresses import unpack_one
 
 query_commands.register(app)
@@ -56,6 +57,37 @@ def test_an_edge_export_answers_as_its_run(run, folder, questions, how):
             one.notes,
             one.context_used,
         )
+
+
+def test_the_engine_equals_that_of_jax(run, folder, engine):
+    """Continuations of several tokens, too, which only encodings of eight bytes ask for."""
+    other = edge.load(folder).engine
+    generator = np.random.default_rng(2)
+    context, suffix = generator.integers(1, 272, 40), generator.integers(1, 272, 9)
+    ways = generator.integers(1, 272, (1, 5, 3))
+    outs = []
+    for one in (engine, other):
+        read = one.extend(one.context(context.astype(np.int32)), [suffix.astype(np.int32)], tail=2)
+        outs.append((read.tail, one.branch(read, ways.astype(np.int32)), read.lengths))
+    for mine, theirs in zip(*outs, strict=True):
+        np.testing.assert_allclose(theirs, mine, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("tokens.json", b'{"format": 1, "context": 3}', "tokens.json"),
+        ("tokens.json", b'{"format": 9}', "tokens.json has format 9"),
+        ("config.json", b"[]", "must hold a JSON object"),
+        ("model.onnx", b"no graph", "cannot read .*model.onnx"),
+        ("stack/stack.npz", b"PK no archive", "is not a stack"),
+    ],
+)
+def test_a_damaged_export_is_refused(folder, tmp_path, name, content, match):
+    shutil.copytree(folder, tmp_path / "edge")
+    (tmp_path / "edge" / name).write_bytes(content)
+    with pytest.raises(PingError, match=match):
+        Model.load(tmp_path / "edge")
 
 
 def test_the_graph_with_8_bit_weights_is_close(folder, questions):
