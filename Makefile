@@ -31,7 +31,7 @@ fuzz: ## a million mutated inputs, at most 15 minutes (test runs a few thousand)
 	@scripts/bootstrap.sh $(TEST_EXTRAS)
 	@$(BIN)/python tests/fuzz/fuzz.py
 
-chaos: ## kill every command 100 times, fill its disk, start it twice: about half an hour; disks need root
+chaos: ## kill every command 100 times, fill its disk, start it twice: half an hour to an hour; disks need root
 	@scripts/bootstrap.sh $(TEST_EXTRAS)
 	@$(BIN)/python scripts/chaos.py
 

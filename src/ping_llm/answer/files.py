@@ -40,7 +40,10 @@ class Given:
         if files.note:
             print(f"note: {files.note}", file=sys.stderr)
         if not files.rows:
-            raise PingError(f"{self._path} has no measurements")
+            raise PingError(
+                f"{self._path} has no measurements; the first line of a CSV table names its columns, such as "
+                f"{','.join(self._needs)}"
+            )
 
 
 def read_columns(
