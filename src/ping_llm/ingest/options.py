@@ -60,7 +60,7 @@ class IngestOptions:
       rtt: `avg`, `min` or `max` over a result's packets that count, or `each`: one measurement per packet.
       source: `auto` (src_addr if public, else from), `from` or `src_addr`.
       traceroutes: `off`: not used; `last`: the destination, if it is the last hop; `hops`: every public hop.
-        Off by default: rows do not tell kinds apart yet, and a router's RTT among pings would mislead.
+        Off by default: simple methods do not tell kinds apart, and a router's RTT would mislead them.
       src: where ping, fping and mtr were run whose output is read; None: such output is rejected.
       places: files that say where prefixes are; replies that are faster than light allows are rejected.
     """
