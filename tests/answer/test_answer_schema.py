@@ -1,4 +1,4 @@
-"""What every query prints as JSON: its keys and types, all of them documented in docs/queries.md."""
+"""What queries and decisions print as JSON: keys and types, all documented (queries.md, decisions.md)."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from ping_llm.cli import app
+from ping_llm.cli import decide as decide_commands
 from ping_llm.cli import query as query_commands
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.parquet import write_measurements
 
-DOCS = (Path(__file__).parents[2] / "docs" / "queries.md").read_text()
+DOCS, DECISIONS_DOCS = (
+    (Path(__file__).parents[2] / "docs" / page).read_text() for page in ("queries.md", "decisions.md")
+)
 NUMBER, TEXT, TIME, FLAG = (float, int), str, (str, type(None)), bool
 OBSERVED = {"median": NUMBER, "min": NUMBER, "max": NUMBER}
 RTT = {
@@ -57,6 +60,25 @@ QUERIES = {
     ("generate", "--src", "SRC", "--measurements", "2"): {"histories": [[MADE]], "notes": [TEXT]},
 }  # fmt: skip
 
+INFLUENCE = {"rests_on": TEXT, "median_ms": NUMBER, "moved_ms": NUMBER, "bits": NUMBER}
+DECISIONS = {
+    ("rank", "--src", "SRC", "--dst", "DST", "--slo", "50"): {
+        "candidates": [{
+            "dst": TEXT, "expected_ms": NUMBER, "fastest": NUMBER, "below": NUMBER, "no_reply": NUMBER,
+            "regret_ms": NUMBER, "quantiles_ms": dict.fromkeys(("0.05", "0.5", "0.95"), NUMBER),
+        }],
+        "nobody": NUMBER, "timeout_ms": NUMBER, "objective_ms": NUMBER,
+    },
+    ("explain", "--src", "SRC", "--dst", "DST", "--top", "1"):
+        {"median_ms": NUMBER, "measurements": [INFLUENCE], "alternatives": [INFLUENCE]},
+    ("plan", "--src", "SRC", "--dst", "DST", "--budget", "1"): {
+        "measurements": [{"src_addr": TEXT, "dst_addr": TEXT, "drop": NUMBER}],
+        "questions": int, "candidates": int, "before": NUMBER, "after": NUMBER, "by": TEXT,
+    },
+    ("matrix", "--src", "SRC", "--dst", "DST", "--out", "OUT"):
+        {"sources": int, "destinations": int, "files": [TEXT]},
+}  # fmt: skip
+
 
 def check(value, schema, place="") -> None:
     if isinstance(schema, dict):
@@ -85,6 +107,7 @@ def words(world, rows, tmp_path_factory):
     """A known pair that has replied, and a file of its measurements."""
     if not any(group.name == "query" for group in app.registered_groups):
         query_commands.register(app)
+    decide_commands.register(app)
     later = world.test("later")
     known = later.take(later.replied)
     mine = (known.src == known.src[0]).all(axis=1) & (known.dst == known.dst[0]).all(axis=1)
@@ -94,6 +117,7 @@ def words(world, rows, tmp_path_factory):
         "SRC": unpack_one(known.src[0].tobytes()),
         "DST": unpack_one(known.dst[0].tobytes()),
         "FILE": str(file),
+        "OUT": str(file.with_name("matrix")),
     }
 
 
@@ -110,9 +134,18 @@ def test_what_is_printed(query, words, run, rows):
         check(value, schema)
 
 
-def test_every_key_is_documented():
-    keys = {key for schema in QUERIES.values() for key in keys_of(schema)}
+@pytest.mark.parametrize("decision", DECISIONS, ids=" ".join)
+def test_what_a_decision_prints(decision, words, run, rows):
+    command = [decision[0], str(run), *(words.get(word, word) for word in decision[1:])]
+    done = CliRunner().invoke(app, [*command, "--data", str(rows), "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    check(json.loads(done.stdout), DECISIONS[decision])
+
+
+@pytest.mark.parametrize(("schemas", "docs"), [(QUERIES, DOCS), (DECISIONS, DECISIONS_DOCS)])
+def test_every_key_is_documented(schemas, docs):
+    keys = {key for schema in schemas.values() for key in keys_of(schema)}
     missing = [
-        key for key in sorted(keys) if f"`{key}`" not in DOCS and f".{key}`" not in DOCS and key[0] != "0"
+        key for key in sorted(keys) if f"`{key}`" not in docs and f".{key}`" not in docs and key[0] != "0"
     ]
     assert not missing
