@@ -13,12 +13,13 @@ from safetensors.numpy import load_file, save
 from typer.testing import CliRunner
 
 import ping_llm
-from ping_llm.answer.base import BaseModel
+from ping_llm.answer.base import BaseModel, _part_sizes
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.crossed import Crossed, CrossedQuestion, Result, crossed_prompts, own_results
 from ping_llm.answer.methods.base import FLOOR_MS
 from ping_llm.answer.methods.pretrained import Pretrained
 from ping_llm.answer.recipe import FEW, Recipe
+from ping_llm.answer.report import results
 from ping_llm.cli import app, decide
 from ping_llm.cli import query as query_commands
 from ping_llm.errors import PingError, UsageError
@@ -387,3 +388,99 @@ def test_what_needs_addresses_is_refused(plane):
 
 def test_the_weights_are_small():
     assert sum(entry.stat().st_size for entry in packaged().iterdir()) < 4_000_000
+
+
+# What is not known yet is not used, and what a file holds is said.
+
+
+def test_a_result_is_scored_by_what_came_before_it(base):
+    """The methods of base are fitted to the file that is scored: not to its later part, nor to the result."""
+    rows = [("20.0.1.7", f"50.{k % 3}.1.9", 10.0 + k % 3, k) for k in range(30)]
+    unseen = ("20.0.1.7", "60.9.1.9", 400.0, 40)
+    apart = next(iter(results(base.about(_columns(rows)), _columns([unseen]))))
+    every = _columns([*rows, unseen])
+    (within,) = results(base.about(every), every, np.array([30]))
+    assert within.kind == ["new destination"]
+    assert within.tail[0] < 0.02
+    assert within.tail[0] == pytest.approx(apart.tail[0], rel=0.5)
+    first = next(iter(results(base.about(every), every, np.array([0]))))
+    assert first.kind == ["new ends"]
+
+
+def test_results_come_in_the_order_of_the_file(base):
+    rows = [("20.0.1.7", f"50.{k % 3}.1.9", 10.0 + k % 3, 100 - k) for k in range(60)]
+    columns = _columns(rows)
+    model = base.about(columns)
+    (part,) = results(model, columns)
+    assert part.row.tolist() == list(range(60))
+    for row in (0, 30, 59):
+        (one,) = results(model, columns, np.array([row]))
+        assert one.bits[0] == pytest.approx(part.bits[row], rel=1e-9)
+        assert one.kind == [part.kind[row]]
+
+
+def test_a_time_before_all_data_is_answered_from_nothing(plane):
+    answer = plane.rtt("20.4.1.7", "50.4.1.9", NOON - timedelta(days=1000))
+    assert answer.rests_on["kind"] == "new ends"
+    assert answer.rests_on["pair_measurements"] == 0
+    low, high = answer.distribution.quantile([0.05, 0.95])
+    assert high / low > 20
+
+
+def test_parts_of_the_data_grow_to_all_of_it():
+    for count in (1, 2, 9, 2000, 300_001):
+        sizes = _part_sizes(count)
+        assert sizes[0] == 0
+        assert sizes[-1] == count
+        assert (np.diff(sizes) > 0).all()
+        assert len(sizes) < 60
+
+
+def test_a_lost_packet_does_not_hide_how_far_a_destination_is():
+    columns = _columns([("20.0.1.7", "50.1.1.9", 95.0, 0), ("20.0.1.7", "50.1.1.9", -1.0, 1)])
+    (known,) = own_results(columns, pack_one("20.0.1.7"), np.array([1, 0]))
+    assert known.rtt == 95.0
+    lost = _columns([("20.0.1.7", "50.1.1.9", -1.0, 1)])
+    assert own_results(lost, pack_one("20.0.1.7"), np.array([0]))[0].rtt == -1.0
+
+
+PINGED = """PING 203.0.113.5 (203.0.113.5) 56(84) bytes of data.
+64 bytes from 203.0.113.5: icmp_seq=1 ttl=57 time=12.4 ms
+64 bytes from 203.0.113.5: icmp_seq=2 ttl=57 time=12.9 ms
+64 bytes from 203.0.113.5: icmp_seq=3 ttl=57 time=12.2 ms
+"""
+
+
+def test_what_ping_printed_is_a_context(tmp_path):
+    file = tmp_path / "ping.txt"
+    file.write_text(PINGED)
+    asked = ["query", "rtt", "--src", "192.0.2.10", "--dst", "203.0.113.5", "--json"]
+    done = CliRunner().invoke(app, [*asked, "--context", str(file)], catch_exceptions=False)
+    answer = json.loads(done.stdout)
+    assert answer["rests_on"]["pair_measurements"] == 3
+    assert answer["point"] == pytest.approx(12.4, abs=0.5)
+    with pytest.raises(PingError, match="output of ping, fping or mtr"):
+        CliRunner().invoke(app, [*asked, "--data", str(file)], catch_exceptions=False)
+
+
+def test_another_unit_is_suspected(base):
+    assert not base.about(_columns([("20.0.1.7", "50.1.1.9", 12.0, 0)])).doubts
+    for rtt, unit in ((0.012, "seconds"), (12_000.0, "microseconds")):
+        (doubt,) = base.about(_columns([("20.0.1.7", "50.1.1.9", rtt, 0)])).doubts
+        assert f"are they {unit}?" in doubt
+
+
+def test_a_choice_that_is_not_the_fastest_is_explained(tmp_path):
+    lines = ["event_time,src_addr,dst_addr,rtt"]
+    for k in range(10):
+        lines.append(f"2024-05-01T12:0{k}:00Z,20.0.1.7,50.1.1.9,{-1 if k == 5 else 20}")
+        lines.append(f"2024-05-01T12:0{k}:00Z,20.0.1.7,60.1.1.9,50")
+    file = tmp_path / "mine.csv"
+    file.write_text("\n".join(lines) + "\n")
+    asked = ["rank", "--data", str(file), "--src", "20.0.1.7", "--dst", "50.1.1.9,60.1.1.9"]
+    text = CliRunner().invoke(app, asked, catch_exceptions=False).stdout
+    assert text.startswith("choose 60.1.1.9")
+    assert "50.1.1.9 is the fastest more often" in text
+    text = CliRunner().invoke(app, [*asked, "--timeout", "60"], catch_exceptions=False).stdout
+    assert text.startswith("choose 50.1.1.9")
+    assert "more often" not in text

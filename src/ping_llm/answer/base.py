@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from ping_llm.answer.address_queries import Known
 from ping_llm.answer.answering import RAW, STACK, RttAnswer
 from ping_llm.answer.context import Context, Question
@@ -20,15 +22,18 @@ from ping_llm.answer.past import Data
 from ping_llm.answer.plan import Plan
 from ping_llm.answer.rank import Ranking
 from ping_llm.answer.recipe import MOST_MEASUREMENTS, Recipe
-from ping_llm.answer.stack import NETWORK
+from ping_llm.answer.stack import NETWORK, Stack
 from ping_llm.errors import PingError, UsageError
 from ping_llm.interchange import is_table
-from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.columns import NO_TIME, Columns
 from ping_llm.model.packaged import NAME, packaged
 from ping_llm.rows.manifest import MANIFEST_FILE, load_manifest
 
 #: Data that are read into memory, at most: 48 bytes each, and as much again for the methods.
 MOST_READ = 20_000_000
+
+#: A median outside is possible, but more often another unit.
+_USUAL_MS = (0.25, 5000.0)
 
 _NOTHING = (
     "the packaged model has never seen your network: give it earlier measurements to answer from "
@@ -39,7 +44,11 @@ _NOTHING = (
 class BaseModel(Model):
     """The packaged model. Without data, `about` gives one that answers about some."""
 
+    knows_addresses = False
     recipe: Recipe
+    #: What it answers about, oldest first, and the stacks of its oldest parts, by their number.
+    _known: Columns
+    _stacks: dict[int, Stack]
 
     @classmethod
     def packaged(cls) -> "BaseModel":
@@ -51,19 +60,28 @@ class BaseModel(Model):
         """From an export with a recipe; about the data at a path if one is given."""
         model = cls._loaded(folder)
         model.recipe = Recipe.load(folder)
-        return model.about(_read(Path(data))) if isinstance(data, str | Path) else model
+        return model.about(read_data(Path(data))) if isinstance(data, str | Path) else model
 
     def about(self, measurements: Columns) -> "BaseModel":
         """The same model, answering from these measurements."""
         if not len(measurements):
             raise PingError("there is no measurement to answer from")
         model = copy(self)
-        model.stack = self.recipe.stack(measurements, self)
+        model._known = measurements.sorted_by_time()
+        model.stack = self.recipe.stack(model._known, self)
+        model._stacks = {len(measurements): model.stack}
         model.data = Data.of(measurements)
         if len(measurements) > MOST_MEASUREMENTS:
             model.data_note = (
                 f"the packaged model compares with the newest {MOST_MEASUREMENTS:,} of "
                 f"{len(measurements):,} measurements; `ping-llm fit` learns from all"
+            )
+        middle = float(np.median(replies)) if len(replies := measurements.rtt[measurements.replied]) else 1.0
+        if not _USUAL_MS[0] <= middle <= _USUAL_MS[1]:
+            unit = "seconds" if middle < 1 else "microseconds"
+            model.doubts = (
+                *self.doubts,
+                f"the RTTs given have a median of {middle:.3g} ms: are they {unit}? RTTs must be in ms",
             )
         return model
 
@@ -118,12 +136,34 @@ class BaseModel(Model):
             return self._on(data).rtt_stream(questions, raw=raw, method=method)
         if self.stack is None:
             return self._from_contexts(questions, raw, method)
-        alone = raw or method in (RAW, NETWORK)
-        made = super().rtt_stream(questions, method=NAME if alone else method)
-        return ((index, _from_data(answer)) for index, answer in made)
+        return self._from_stacks(questions, NAME if raw or method in (RAW, NETWORK) else method)
+
+    def _from_stacks(self, questions: Sequence[Question], method: str) -> Iterator[tuple[int, RttAnswer]]:
+        time = [NO_TIME if question.time is None else question.time for question in questions]
+        for rows, stack in self.stacks(np.array(time, np.int64)):
+            then = copy(self)
+            then.stack = stack
+            for number, answer in Model.rtt_stream(then, [questions[row] for row in rows], method=method):
+                yield int(rows[number]), _from_data(answer)
+
+    def stacks(self, time: np.ndarray) -> Iterator[tuple[np.ndarray, Stack]]:
+        """The methods of a question learn from nothing that is not earlier than it.
+
+        They are fitted to one of a few oldest parts of the data: the largest of which all is earlier.
+        """
+        if self.stack is None:
+            return
+        known = np.searchsorted(self._known.time, time, side="left")
+        known = np.where(time == NO_TIME, len(self._known), known)
+        sizes = _part_sizes(len(self._known))
+        part = sizes[np.searchsorted(sizes, known, side="right") - 1]
+        for size in np.unique(part).tolist():
+            if size not in self._stacks:
+                self._stacks[size] = self.recipe.stack(self._known.take(slice(0, size)), self)
+            yield np.flatnonzero(part == size), self._stacks[size]
 
     def _on(self, data: Data | str | Path) -> "BaseModel":
-        return self.about(data.columns() if isinstance(data, Data) else _read(Path(data)))
+        return self.about(data.columns() if isinstance(data, Data) else read_data(Path(data)))
 
     def _knows_no_addresses(self, *arguments: Any, **options: Any) -> NoReturn:
         raise UsageError(
@@ -150,6 +190,14 @@ class BaseModel(Model):
                 yield chosen[number], answer
 
 
+def _part_sizes(count: int) -> np.ndarray:
+    """int64, 0 to `count`: each less than the next by a fifth, above 2,000 by half, since fits take time."""
+    sizes = [count]
+    while sizes[-1]:
+        sizes.append(sizes[-1] // 2 if sizes[-1] > 2000 else sizes[-1] * 4 // 5)
+    return np.array(sizes[::-1], np.int64)
+
+
 def _from_data(answer: RttAnswer) -> RttAnswer:
     """What was "trained on" is what the given data have."""
     return replace(answer, rests_on=answer.rests_on | {"packaged": True})
@@ -159,8 +207,8 @@ def _columns(known: Known) -> Columns:
     return (known if isinstance(known, Context) else Context.from_measurements(known)).columns()
 
 
-def _read(path: Path) -> Columns:
-    """Measurements in any form: rows, or what `ingest` reads."""
+def read_data(path: Path, src: str | None = None) -> Columns:
+    """Measurements in any form: rows, or what `ingest` reads; `src` is where ping, fping or mtr were run."""
     if (path / MANIFEST_FILE).exists():
         count = int(load_manifest(path)["measurements"])
         if count > MOST_READ:
@@ -169,4 +217,4 @@ def _read(path: Path) -> Columns:
                 "memory: `ping-llm fit` makes a model of them"
             )
         return Data(path).columns()
-    return read_columns(path)
+    return read_columns(path, src=src)

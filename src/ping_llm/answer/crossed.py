@@ -232,12 +232,17 @@ def measurements_that_fit(room: int, version: int, encoding: RttEncoding) -> int
 
 
 def own_results(past: Columns, src: bytes, order: np.ndarray) -> list[Result]:
-    """The chosen measurements of the source, each destination once, most relevant first."""
-    seen: set[bytes] = set()
+    """The chosen measurements of the source, each destination once, most relevant first.
+
+    Of a destination that has replied, a reply: a lost packet does not tell how far it is.
+    """
+    places: dict[bytes, int] = {}
     out: list[Result] = []
     for index in order.tolist():
-        dst = past.dst[index].tobytes()
-        if dst not in seen and len(out) < MOST_OWN:
-            seen.add(dst)
-            out.append(Result(src, dst, float(past.rtt[index])))
+        dst, rtt = past.dst[index].tobytes(), float(past.rtt[index])
+        if dst not in places and len(out) < MOST_OWN:
+            places[dst] = len(out)
+            out.append(Result(src, dst, rtt))
+        elif dst in places and rtt != NO_REPLY and out[places[dst]].rtt == NO_REPLY:
+            out[places[dst]] = Result(src, dst, rtt)
     return out

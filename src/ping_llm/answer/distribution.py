@@ -264,6 +264,11 @@ class RttDistributions(Predictive):
         guess = None if self._point is None else float(self._point[index])
         return RttDistribution(self.values[row], self.levels[row], float(self.failure[index]), guess)
 
+    def take(self, rows: np.ndarray) -> "RttDistributions":
+        """Some of them, in this order."""
+        point = None if self._point is None else self._point[rows]
+        return RttDistributions(self.values, self.levels, self.failure[rows], self.row[rows], point)
+
     @property
     def point(self) -> np.ndarray:
         return self.median if self._point is None else self._point

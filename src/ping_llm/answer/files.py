@@ -22,8 +22,8 @@ Place = Callable[[int], str]
 class Given:
     """The rows of whatever `ingest` reads, or of probe rows, in parts: each a table and its places."""
 
-    def __init__(self, path: Path, needs: Sequence[str]):
-        self._path, self._needs = path, needs
+    def __init__(self, path: Path, needs: Sequence[str], src: str | None = None):
+        self._path, self._needs, self._src = path, needs, src
 
     def __iter__(self) -> Iterator[tuple[pa.Table | pa.RecordBatch, Place]]:
         if (self._path / MANIFEST_FILE).exists():
@@ -33,7 +33,7 @@ class Given:
             return
         from ping_llm.ingest.given import GivenFiles
 
-        files = GivenFiles(self._path, self._needs)
+        files = GivenFiles(self._path, self._needs, self._src)
         for rows in files:
             if rows.table.num_rows:
                 yield rows.table, rows.place
@@ -47,12 +47,20 @@ class Given:
 
 
 def read_columns(
-    path: Path, *, needs: tuple[str, ...] = ("src_addr", "dst_addr", "rtt"), limit: int | None = None
+    path: Path,
+    *,
+    needs: tuple[str, ...] = ("src_addr", "dst_addr", "rtt"),
+    limit: int | None = None,
+    src: str | None = None,
 ) -> Columns:
-    """The measurements of a file or folder, the first `limit` of them, in its order."""
+    """The measurements of a file or folder, the first `limit` of them, in its order.
+
+    Args:
+      src: where ping, fping or mtr were run, if it is the output of one of them.
+    """
     parts: list[Columns] = []
     left = limit
-    for table, place in Given(path, needs):
+    for table, place in Given(path, needs, src):
         if left is not None:
             table = table.slice(0, left)
             left -= table.num_rows

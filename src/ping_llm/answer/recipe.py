@@ -109,7 +109,9 @@ class Recipe:
     about: dict[str, Any] = field(default_factory=dict)
 
     def stack(self, data: Columns, model: "Model") -> Stack:
-        """The stack for these data."""
+        """The stack for these data; without any, the network alone, which then knows only what is usual."""
+        if not len(data):
+            return self.with_methods({NAME: Pretrained(model).fit(data)}, data)
         data = data.sorted_by_time().take(slice(-MOST_MEASUREMENTS, None))
         used = self._mixture(len(data)).weights.max(axis=0) > 0
         with inner_splits_kept():
@@ -133,8 +135,10 @@ class Recipe:
         trained = Novelty.of(data)
         mixture = self._mixture(len(data))
         kept = [i for i, name in enumerate(self.components) if name in methods]
+        weights = mixture.weights[:, kept]
         return Stack(
-            tuple(self.components[i] for i in kept), methods, mixture.weights[:, kept], np.zeros(KINDS),
+            tuple(self.components[i] for i in kept), methods,
+            weights / weights.sum(axis=1, keepdims=True), np.zeros(KINDS),
             mixture.shift, mixture.scale, mixture.typical_share, 0.0, FailureRates(data), trained, trained,
             self.about, mixture.point_methods, mixture.past_power,
         )  # fmt: skip

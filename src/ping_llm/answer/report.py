@@ -20,7 +20,7 @@ from ping_llm.answer.pictures import anomalies_picture, scores_picture
 from ping_llm.answer.questions import NAMES as KIND_NAMES
 from ping_llm.answer.score import NAMES, Scored
 from ping_llm.answer.show import moment_text
-from ping_llm.answer.stack import CHUNK
+from ping_llm.answer.stack import CHUNK, joined
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
@@ -79,9 +79,11 @@ def results(model: "Model", measured: Columns, rows: np.ndarray | None = None) -
             bare = network.curves(model, queries, history).distributions()
             yield Results(chosen, asked.rtt, bare, [""] * len(chosen))
             continue
-        made = model.stack.answer(model, queries, history)
-        kinds = [KIND_NAMES[kind] for kind in made.evidence.kind]
-        yield Results(chosen, asked.rtt, made.distributions, kinds)
+        parts = list(model.stacks(queries.time))
+        made = joined([stack.answer(model, queries.take(some), history) for some, stack in parts])
+        back = np.argsort(np.concatenate([some for some, _ in parts]))
+        kinds = [KIND_NAMES[kind] for kind in made.evidence.kind[back]]
+        yield Results(chosen, asked.rtt, made.distributions.take(back), kinds)
 
 
 def _known(model: "Model", every: Columns) -> Columns:
@@ -107,6 +109,8 @@ _EXPECTED = (0.05, 0.5, 0.95)
 #: Candidates per requested anomaly.
 _CANDIDATES = 8
 NEEDS = ("src_addr", "dst_addr", "rtt")
+#: So many results are also listed one by one.
+_MOST_SHOWN = 20
 
 
 def scored(model: "Model", path: Path, limit: int | None = None) -> "Iterator[Scored]":
@@ -155,10 +159,13 @@ def print_results(
     """Bits and tail probability of every result; with JSON one line per measurement."""
     measured = read_columns(path, needs=NEEDS, limit=limit)
     bits, tails = [np.zeros(0)], [np.zeros(0)]
+    shown: list[dict[str, Any]] = []
     with Progress("measurements", len(measured)) as progress:
         for part in results(model, measured):
             bits.append(part.bits)
             tails.append(part.tail)
+            if len(measured) <= _MOST_SHOWN:
+                shown += [result_values(measured, part, place) for place in range(len(part.row))]
             if as_json:
                 for place in range(len(part.row)):
                     print(json.dumps(result_values(measured, part, place)))
@@ -173,6 +180,8 @@ def print_results(
             ("results outside their 99 % interval (1 % expected)", f"{100 * (tail < 0.01).mean():.2f} %"),
         ]
         print(table(rows, (f"{len(cost):,} measurements", "")))
+        if shown:
+            print("\n" + _results_table(shown))
 
 
 def print_anomalies(
@@ -191,7 +200,8 @@ def print_anomalies(
     """
     measured = read_columns(path, needs=NEEDS, limit=limit)
     rows = np.arange(len(measured))
-    if above is None and count is not None and len(rows) > (candidates := max(_CANDIDATES * count, 64)):
+    candidates = max(_CANDIDATES * (count or 0), 64)
+    if above is None and count is not None and len(rows) > candidates and model.knows_addresses:
         raw = np.zeros(len(rows))
         for scores in scored(model, path, limit):
             raw[scores.row] = scores.bits[:, _RESULT]
@@ -208,8 +218,26 @@ def print_anomalies(
     if as_json:
         print_json(out)
         return
-    header = ("row", "time", "source", "destination", "result", "bits", "expected 5 % – 95 %", "no reply")
-    shown = [
+    if above is not None:
+        share = f"{len(found):,} of {len(measured):,} results are outside their {100 * above:g} % interval"
+        print(f"{share} ({100 * (1 - above):.2g} % expected)")
+    if out:
+        print(_results_table(out))
+
+
+def _results_table(several: list[dict[str, Any]]) -> str:
+    header = (
+        "row",
+        "time",
+        "source",
+        "destination",
+        "result",
+        "bits",
+        "tail",
+        "expected 5 % – 95 %",
+        "no reply",
+    )
+    rows = [
         (
             v["row"],
             v["event_time"] or "",
@@ -217,16 +245,14 @@ def print_anomalies(
             v["dst_addr"],
             "no reply" if v["rtt"] == NO_REPLY else f"{v['rtt']:.1f} ms",
             f"{v['bits']:.1f}",
+            f"{100 * v['tail']:.2g} %",
             f"{v['expected']['0.05']:.1f} – {v['expected']['0.95']:.1f} ms",
             f"{100 * v['failure']:.1f} %",
         )
-        for v in out
+        for v in several
     ]
-    if above is not None:
-        share = f"{len(found):,} of {len(measured):,} results are outside their {100 * above:g} % interval"
-        print(f"{share} ({100 * (1 - above):.2g} % expected)")
-    if shown:
-        print(table(shown, header))
+    legend = "tail: the probability of a result that is at least as far out"
+    return f"{table(rows, header)}\n{legend}"
 
 
 def result_values(measured: Columns, part: Results, place: int) -> dict[str, Any]:

@@ -5,7 +5,9 @@ It needs neither JAX nor Arrow, so that it runs on small devices too (`edge.py`)
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from ping_llm.answer import answering
 from ping_llm.answer import rtt as rtt_query
@@ -24,7 +26,13 @@ if TYPE_CHECKING:
 
 
 class RttModel:
-    """The part of `Model` whose answers are RTTs."""
+    """The part of `Model` whose answers are RTTs.
+
+    Attributes:
+      knows_addresses: whether its network was trained on addresses as they are, and can score them.
+    """
+
+    knows_addresses: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -53,6 +61,11 @@ class RttModel:
     def knows_unnamed_sources(self) -> bool:
         """Whether it was trained on contexts that do not name their source."""
         return float(self.tokens.get("context", {}).get("unnamed_source_probability", 0.0)) > 0
+
+    def stacks(self, time: np.ndarray) -> Iterator[tuple[np.ndarray, Stack]]:
+        """The stack for questions of these times (int64 [n]): which of them, and theirs."""
+        if self.stack is not None:
+            yield np.arange(len(time)), self.stack
 
     def rtt_many(
         self,

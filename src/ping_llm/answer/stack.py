@@ -7,7 +7,7 @@ takes is kept beside the weights of the network, in a run and in an export: stac
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -124,7 +124,7 @@ class Stack:
             self._answer(model, queries.take(slice(start, start + CHUNK)), _limited(history, start))
             for start in range(0, len(queries), CHUNK)
         ]
-        return _joined(parts) if parts else _joined([self._answer(model, queries, history)])
+        return joined(parts) if parts else joined([self._answer(model, queries, history)])
 
     def _answer(self, model: "RttModel | None", queries: Queries, history: History) -> Answers:
         def ask(part: Queries, back: History, rows: np.ndarray) -> network.Curves:
@@ -283,7 +283,8 @@ def _limited(history: History, rows: "np.ndarray | int") -> History:
     return history.limited(history.limit[chosen])
 
 
-def _joined(parts: list[Answers]) -> Answers:
+def joined(parts: Sequence[Answers]) -> Answers:
+    """One after the other."""
     first = parts[0].distributions
     levels = np.concatenate([part.distributions.levels for part in parts])
     joined = RttDistributions(

@@ -52,13 +52,13 @@ def rank(
     from ping_llm.tables import print_json
 
     _addresses(src, "--src"), _addresses(dst, "--dst")  # what is wrong with them is said at once
-    model, context = query.load_with(run, data, no_data, context)
+    model, context = query.load_with(run, data, no_data, context, src)
     found = query.names(model, places, _MOST)
     sources, candidates = _named(src, "--src", found), _named(dst, "--dst", found)
     if context is not None and len(sources) > 1:
         raise UsageError("--context holds the measurements of one source: give one --src, or --data")
     made = model.rank(
-        sources, candidates, at, query.read_context(context), objective_ms=slo, timeout_ms=timeout,
+        sources, candidates, at, query.read_context(context, src), objective_ms=slo, timeout_ms=timeout,
         group=group,
     )  # fmt: skip
     if png is not None:
@@ -83,6 +83,13 @@ def _ranking_text(made: "Ranking") -> str:
     best = made.candidates[0]
     sure = f"the fastest with probability {best.fastest:.0%}"
     first = f"choose {best.dst}: expected {best.expected_ms:.1f} ms, {sure}"
+    likely = max(made.candidates, key=lambda candidate: candidate.fastest)
+    if likely is not best:
+        first += (
+            f"\n{likely.dst} is the fastest more often ({likely.fastest:.0%}), but {likely.expected_ms:.1f} "
+            f"ms are expected: no reply ({likely.no_reply:.1%}, not {best.no_reply:.1%}) counts as "
+            f"{made.timeout_ms:g} ms (--timeout)"
+        )
     notes = [note for answer in best.answers for note in answer.notes]
     return "\n".join(
         [first, *(f"note: {note}" for note in dict.fromkeys(notes)), "", table(rows, header), "",
@@ -111,13 +118,13 @@ def explain(
 
     if src is None or dst is None:
         raise UsageError("--src and --dst must be given")
-    model, context = query.load_with(run, data, no_data, context)
+    model, context = query.load_with(run, data, no_data, context, src)
     ends = query.names(model, places).pair(src, dst)
     for end in ends:
         if len(end.ends) > 1:
             raise UsageError(f"{end.note}; name one of them")
     query.say(*ends)
-    question = Question.of(ends[0].ends[0], ends[1].ends[0], at, query.read_context(context))
+    question = Question.of(ends[0].ends[0], ends[1].ends[0], at, query.read_context(context, src))
     made = model.explain(question, left_out=top)
     if png is not None:
         pictures.explanation_picture(made, png)
@@ -175,6 +182,7 @@ def matrix(
     sources, destinations = _named(src, "--src", found), _named(dst, "--dst", found)
     origin = f"{'' if run is None else run.resolve()} {'' if data is None else data.resolve()} {method}"
     table = matrices.matrix(ask, sources, destinations, out, at=at, origin=origin)
+    _say_left_out(sum((":" in a) != (":" in b) for a in sources for b in destinations))
     written = [table]
     for wanted, name, write in (
         (csv, "matrix.csv", matrices.write_csv),
@@ -196,6 +204,11 @@ def matrix(
         )
     else:
         print(f"{len(sources):,} × {len(destinations):,}: " + ", ".join(map(str, written)))
+
+
+def _say_left_out(pairs: int) -> None:
+    if pairs:
+        typer.echo(f"note: {pairs:,} of the pairs join IPv4 and IPv6 and are left out", err=True)
 
 
 def plan(
@@ -252,6 +265,7 @@ def _pairs(sources: Sequence[str], destinations: Sequence[str], at: str | None) 
     made = [Question.of(src, dst, at) for src, dst in ends if src.version == dst.version]
     if not made:
         raise UsageError("no source and destination have the same IP version")
+    _say_left_out(len(ends) - len(made))
     return made
 
 

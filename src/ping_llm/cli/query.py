@@ -220,7 +220,7 @@ def inverse(
     low, high = _range(rtt_range)
     model = load(run, data, no_data)
     src = one_name(names(model, places), src, "source") or src
-    known = read_context(context)
+    known = read_context(context, src)
     answer = model.inverse(src, low, high, at, known, within=within, count=top, bits=bits, passes=passes)
     limits = None
     if places:
@@ -282,7 +282,11 @@ def load(run: Path, data: Path | None, no_data: bool) -> "Model":
 
     if data is not None and no_data:
         raise UsageError("--data and --no-data exclude each other")
-    model = Model.load(run, data=data if data is not None else not no_data)
+    return _with_notes(run, Model.load(run, data=data if data is not None else not no_data))
+
+
+def _with_notes(run: Path, model: "Model") -> "Model":
+    """The model, after what a user should know of it is said on stderr."""
     for doubt in model.doubts:
         typer.echo(f"warning: {run}: {doubt}", err=True)
     if model.data_note:
@@ -291,9 +295,11 @@ def load(run: Path, data: Path | None, no_data: bool) -> "Model":
 
 
 def load_with(
-    run: Path | None, data: Path | None, no_data: bool, context: Path | None
+    run: Path | None, data: Path | None, no_data: bool, context: Path | None, src: str | None = None
 ) -> "tuple[Model, Path | None]":
     """The model and the context that is left to read: the packaged model takes any file as its data."""
+    from ping_llm.answer.base import BaseModel, read_data
+    from ping_llm.answer.model import Model
     from ping_llm.model.packaged import NAME, base_folder
 
     run = run or Path(NAME)
@@ -301,7 +307,16 @@ def load_with(
         return load(run, data, no_data), context
     if data is not None:
         raise UsageError("--data and --context exclude each other: the packaged model answers from either")
-    return load(run, context, no_data), None
+    model = Model.load(run, data=False)
+    assert isinstance(model, BaseModel)
+    return _with_notes(run, model.about(read_data(context, _address(src)))), None
+
+
+def _address(text: str | None) -> str | None:
+    """The text if it is an address: where the tool was run whose output a file may be."""
+    from ping_llm.ingest.tool_text import is_address
+
+    return text if text is not None and is_address(text) else None
 
 
 def _range(text: str) -> tuple[float, float]:
@@ -317,14 +332,14 @@ def _range(text: str) -> tuple[float, float]:
     return low, high
 
 
-def read_context(path: Path | None) -> "Context | None":
+def read_context(path: Path | None, src: str | None = None) -> "Context | None":
     """Earlier measurements of the source, from a file."""
     if path is None:
         return None
     from ping_llm.answer.context import Context
     from ping_llm.answer.files import read_columns
 
-    columns = read_columns(path)
+    columns = read_columns(path, src=_address(src))
     return Context.of(columns.src, columns.dst, columns.time, columns.rtt)
 
 
@@ -333,6 +348,6 @@ def _known(model: "Model", src: str, dst: str | None, at: str | None, path: Path
     from ping_llm.answer.context import Question
 
     if path is not None or model.data is None:
-        return read_context(path)
+        return read_context(path, src)
     found = model.data.context(Question.of(src, dst, at), max(model.config.max_length // 11, 4))
     return found if len(found) else None

@@ -114,7 +114,7 @@ def rtt(
         asked = query.simple_method(method, data)
         ask = asked.rtt_stream
     else:
-        model, context = query.load_with(run, data, no_data, context)
+        model, context = query.load_with(run, data, no_data, context, src)
         asked = model
 
         def ask(questions: "Sequence[Question]") -> "Iterator[tuple[int, RttAnswer]]":
@@ -126,7 +126,7 @@ def rtt(
     assert src is not None
     assert dst is not None
     ends = query.names(asked, places).pair(src, dst)
-    known = query.read_context(context)
+    known = query.read_context(context, src)
     questions = [
         Question.of(one, other, at, known)
         for one in ends[0].ends

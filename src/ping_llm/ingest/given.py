@@ -6,6 +6,7 @@ are left out, and counted.
 """
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ping_llm.errors import PingError
-from ping_llm.ingest import atlas, records, tables
+from ping_llm.ingest import atlas, records, tables, tool_text
 from ping_llm.ingest.containers import contents
 from ping_llm.ingest.options import STDIN, IngestOptions, find_files
 from ping_llm.ingest.reader import (
@@ -61,8 +62,9 @@ class GivenFiles:
       PingError: a file is damaged, or has not the columns.
     """
 
-    def __init__(self, place: str | Path, needs: Sequence[str]):
-        self._place, self._needs = str(place), tuple(needs)
+    def __init__(self, place: str | Path, needs: Sequence[str], src: str | None = None):
+        """`src`: where ping, fping or mtr were run whose output is read; they do not say it."""
+        self._place, self._needs, self._src = str(place), tuple(needs), src
         self.rows = self.left_out = 0
 
     def __iter__(self) -> Iterator[GivenRows]:
@@ -95,6 +97,9 @@ class GivenFiles:
         if head.startswith(b"\xef\xbb\xbf"):
             stream.read(3)
             head = head[3:]
+        if tool_text.is_tool_text(head):
+            yield self._read_tool_text(stream, path)
+            return
         first_line = head.partition(b"\n")[0]
         form = tables.csv_format(first_line)
         by_line = one_record_a_line(head)
@@ -115,6 +120,22 @@ class GivenFiles:
             if by_line and (odd := odd_lines(atlas.read_block(block, _OPTIONS).columns.verdict)):
                 block = block.with_lines_split(odd) or block
             yield self._results(block, stream)
+
+    def _read_tool_text(self, stream: Chunks, path: str) -> GivenRows:
+        if self._src is None:
+            raise PingError(
+                f"{stream.name}: this looks like the output of ping, fping or mtr, which does not say where "
+                "it was run: `ping-llm ingest FILE --src ADDRESS --out FOLDER` makes measurements of it"
+            )
+        text = stream.read(tool_text.MOST_BYTES)
+        if stream.peek(1):
+            raise PingError(
+                f"{stream.name}: output of a tool is read up to {tool_text.MOST_BYTES >> 20} MiB; split it"
+            )
+        written = time.time() if path == STDIN else Path(path).stat().st_mtime
+        columns, lines, strange = tool_text.as_table(text, self._src, written)
+        self.left_out += len(strange)
+        return GivenRows(_batch(columns), stream.name, np.array(lines, np.int64))
 
     def _read_parquet(self, stream: Chunks, path: str) -> Iterator[GivenRows]:
         with as_file(stream, path) as file:
