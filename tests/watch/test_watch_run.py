@@ -121,6 +121,15 @@ def test_a_watch_that_is_killed_loses_and_repeats_nothing(run, changing, uninter
     assert "Alarms going on" in (state / "page.html").read_text()
 
 
+def test_a_file_without_any_result_is_a_failure(run, tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("event_time,src_addr,dst_addr,rtt\n2024-05-01T10:00:00Z,192.0.2.1,198.51.100.7,23\n")
+    done = start(run, tmp_path / "state", table, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _, errors = done.communicate(timeout=200)
+    assert done.returncode == 1
+    assert "none of the 2 lines is a result" in errors
+
+
 class _Receiver(http.server.BaseHTTPRequestHandler):
     received: list[bytes]
     fail_first = 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ping_llm.cli import query
-from ping_llm.errors import UsageError
+from ping_llm.errors import PingError, UsageError
 
 if TYPE_CHECKING:
     from ping_llm.watch.inputs import Files
@@ -86,6 +86,12 @@ def watch(
             day_picture(watching.day, picture)
     if as_json:
         _print_line({"event": "stopped", **{name.replace(" ", "_"): value for name, value in counts.items()}})
+    if counts["rejected"] and not counts["results"]:
+        raise PingError(
+            f"none of the {counts['rejected']:,} lines is a result: a watch reads one JSON object per line, "
+            f"as RIPE Atlas writes them; {state / 'rejects.jsonl'} has the lines with what is wrong "
+            "(`ping-llm ingest` reads tables and the output of ping)"
+        )
 
 
 def _source(source: str, url: str | None, follow: bool, state: Path) -> "Files":
