@@ -44,12 +44,16 @@ AT = typer.Option(
     None, "--at", help="Time: 2024-05-01T12:00:00Z, seconds since 1970, or now.  [default: unknown]"
 )
 CONTEXT = typer.Option(
-    None, "--context", help="File of earlier measurements of the source, in any format that `ingest` reads."
+    None,
+    "--context",
+    help="File of earlier measurements of the source (with base: of any), in any format that `ingest` reads; also "
+    "what ping, fping or mtr printed at the source.",
 )
 DATA = typer.Option(
     None,
     "--data",
-    help="Probe rows from which earlier measurements are taken.  [default: those recorded in the run]",
+    help="Probe rows from which earlier measurements are taken (with base: any file that `ingest` reads).  "
+    "[default: those recorded in the run]",
 )
 NO_DATA = typer.Option(False, "--no-data", help="Use no earlier measurements from the run's data.")
 _TOP = typer.Option(10, "--top", help="Number of answers.")
