@@ -46,8 +46,8 @@ AT = typer.Option(
 CONTEXT = typer.Option(
     None,
     "--context",
-    help="File of earlier measurements of the source (with base: of any), in any format that `ingest` reads; also "
-    "what ping, fping or mtr printed at the source.",
+    help="File of earlier measurements of the source (with base: of any), in any format that `ingest` reads; "
+    "also what ping, fping or mtr printed at the source.",
 )
 DATA = typer.Option(
     None,
