@@ -346,7 +346,9 @@ def test_a_ranking_rests_on_the_measurements_of_all_sources(base):
 def test_explain_needs_no_run_and_tells_what_other_sources_did(base, file):
     asked = ["--src", "20.0.1.7", "--dst", "50.3.1.9", "--top", 2]
     made = _printed("explain", "--context", file, *asked)
-    assert len(made["measurements"]) == 2
+    words = [each["rests_on"] for each in made["measurements"]]
+    assert len(words) == 2 + 5  # --top of the source, and of five other sources
+    assert sum("all but 1 measurement of 20." in each for each in words) == 5
     alone = made["alternatives"][-1]
     assert alone["rests_on"] == "nothing of other sources"
     own = base.about(_columns([row for row in _plane(left_out={(0, 3)}) if row[0] == "20.0.1.7"]))
@@ -388,6 +390,19 @@ def test_what_needs_addresses_is_refused(plane):
 
 def test_the_weights_are_small():
     assert sum(entry.stat().st_size for entry in packaged().iterdir()) < 4_000_000
+
+
+def test_an_explanation_names_the_other_sources_that_mattered(base):
+    rows = [("20.0.1.7", "50.1.1.9", 12.0, k) for k in range(4)]
+    rows += [("20.9.1.7", "60.1.1.9", 80.0 + k, 10 + k) for k in range(3)]
+    rows += [("20.9.1.7", "50.1.1.9", 20.0, 20), ("20.9.1.7", "70.1.1.9", 30.0, 21)]
+    known = base.about(_columns(rows))
+    made = known.explain(Question.of("20.0.1.7", "60.1.1.9"), left_out=5)
+    (theirs,) = [each for each in made.measurements if "20.9.1.7" in each.rests_on]
+    assert theirs.rests_on == "all but 3 measurements of 20.9.1.7 to 60.1.1.9"
+    assert theirs.bits > 0.05
+    without = base.about(_columns([row for row in rows if row[:2] != ("20.9.1.7", "60.1.1.9")]))
+    assert theirs.answer.distribution.median == without.rtt("20.0.1.7", "60.1.1.9").distribution.median
 
 
 # What is not known yet is not used, and what a file holds is said.

@@ -25,12 +25,19 @@ from ping_llm.answer.recipe import MOST_MEASUREMENTS, Recipe
 from ping_llm.answer.stack import NETWORK, Stack
 from ping_llm.errors import PingError, UsageError
 from ping_llm.interchange import is_table
+from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
 from ping_llm.model.packaged import NAME, packaged
 from ping_llm.rows.manifest import MANIFEST_FILE, load_manifest
+from ping_llm.tables import counted
 
 #: Data that are read into memory, at most: 48 bytes each, and as much again for the methods.
 MOST_READ = 20_000_000
+
+#: Other sources whose measurements an explanation leaves out, one source at a time, and with how many
+#: measurements at most: methods are fitted anew each time, which takes a second for 20,000.
+_MOST_OTHERS = 5
+_MOST_REFITTED = 20_000
 
 #: A median outside is possible, but more often another unit.
 _USUAL_MS = (0.25, 5000.0)
@@ -105,12 +112,30 @@ class BaseModel(Model):
             known = self.about(question.context.columns())
             return known.explain(replace(question, context=None), left_out=left_out)
         made = super().explain(question, left_out=left_out)
+        made = self._with_others(made, replace(question, context=None))
         own = self.data.context(question, MOST) if question.context is None else question.context
         if not len(own):
             return made
         (answer,) = self.about(own.columns()).rtt_many([replace(question, context=None)])
         alone = Influence.of("nothing of other sources", made.answer, answer)
         return replace(made, alternatives=(*made.alternatives, alone))
+
+    def _with_others(self, made: Explanation, question: Question) -> Explanation:
+        """Also what the answer would be without what another source measured of the destination."""
+        if question.dst is None or len(self._known) > _MOST_REFITTED:
+            return made
+        src, dst = (np.frombuffer(end.packed, np.uint8) for end in (question.src, question.dst))
+        to_dst = (self._known.dst == dst).all(axis=1) & (self._known.src != src).any(axis=1)
+        newest = self._known.src[to_dst][::-1]
+        _, first = np.unique(newest, axis=0, return_index=True)
+        found = []
+        for other in newest[np.sort(first)[:_MOST_OTHERS]]:
+            theirs = to_dst & (self._known.src == other).all(axis=1)
+            (answer,) = self.about(self._known.take(~theirs)).rtt_many([question])
+            words = f"all but {counted(int(theirs.sum()), 'measurement')} of {unpack_one(other.tobytes())}"
+            found.append(Influence.of(f"{words} to {question.dst}", made.answer, answer))
+        several = sorted((*made.measurements, *found), key=lambda influence: -influence.bits)
+        return replace(made, measurements=tuple(several))
 
     def plan(
         self, questions: Any, budget: int, candidates: Any = None, *, data: Any = None, **how: Any

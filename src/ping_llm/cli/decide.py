@@ -135,11 +135,14 @@ def _explanation_text(made: "Explanation") -> str:
     from ping_llm.answer import show
     from ping_llm.tables import table
 
+    matter = [each for each in made.measurements if each.bits >= 0.005 or abs(each.moved_ms) >= 0.05]
     rows = [
         [f"with {each.rests_on}", f"{each.answer.distribution.median:.1f} ms", f"{each.moved_ms:+.1f} ms",
          f"{each.bits:.2f}"]
-        for each in (*made.alternatives, *made.measurements)
+        for each in (*made.alternatives, *matter)
     ]  # fmt: skip
+    if idle := len(made.measurements) - len(matter):
+        rows.append([f"with all but any of {idle:,} other measurements", "the same", "", ""])
     header = ["", "median", "moves it by", "bits"]
     last = "moves it by: change of the median; bits: change of the whole distribution"
     return "\n".join([show.rtt_text(made.answer), "", table(rows, header), "", last])
