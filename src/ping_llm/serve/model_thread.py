@@ -239,8 +239,8 @@ class ModelThread:
 
         # Documentation addresses: nobody has measured them. Without data, the packaged model needs a context.
         src, dst = "192.0.2.1", "198.51.100.7"
-        known = [Measurement(datetime.now(UTC), src, dst, 20.0)] if self.model.data is None else None
         try:
+            known = [Measurement(datetime.now(UTC), src, dst, 20.0)] if self.model.data is None else None
             self.model.rtt_many([Question.of(src, dst, None, known)])
         except Exception as error:
             self.report(f"the first question failed: {error}")
