@@ -57,8 +57,16 @@ class Board:
             action()
         except Exception as error:  # of the disk, or of a cloud storage's client
             self._over = True
+            self._let_go()
             with contextlib.suppress(OSError):
                 print(f"warning: the TensorBoard events in {self.logdir} end here: {error}", file=sys.stderr)
+
+    def _let_go(self) -> None:
+        """Close the file without what could not be written: its own `close` would try that first, and fail."""
+        if self._events is not None:
+            with contextlib.suppress(Exception):
+                self._events._py_recordio_writer.close()
+        self._events = None
 
     def _add(self, event: Event, step: int | None) -> None:
         if self._events is None:
