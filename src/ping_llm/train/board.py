@@ -62,7 +62,7 @@ class Board:
                 print(f"warning: the TensorBoard events in {self.logdir} end here: {error}", file=sys.stderr)
 
     def _let_go(self) -> None:
-        """Close the file without what could not be written: its own `close` would try that first, and fail."""
+        """Close the file without what could not be written: its own `close` would first try that again."""
         if self._events is not None:
             with contextlib.suppress(Exception):
                 self._events._py_recordio_writer.close()
