@@ -302,8 +302,6 @@ def load_with(
     run: Path | None, data: Path | None, no_data: bool, context: Path | None, src: str | None = None
 ) -> "tuple[Model, Path | None]":
     """The model and the context that is left to read: the packaged model takes any file as its data."""
-    from ping_llm.answer.base import BaseModel, read_data
-    from ping_llm.answer.model import Model
     from ping_llm.model.packaged import NAME, base_folder
 
     run = run or Path(NAME)
@@ -311,6 +309,10 @@ def load_with(
         return load(run, data, no_data), context
     if data is not None:
         raise UsageError("--data and --context exclude each other: the packaged model answers from either")
+    # Late: the packaged model takes 0.2 s to import, which a question to a run does not need.
+    from ping_llm.answer.base import BaseModel, read_data
+    from ping_llm.answer.model import Model
+
     model = Model.load(run, data=False)
     assert isinstance(model, BaseModel)
     return _with_notes(run, model.about(read_data(context, _address(src)))), None
