@@ -106,3 +106,12 @@ def test_a_replay_measures_before_it_asks():
     for number in np.unique(Ids(replay.first.src).of_rows):
         own = Ids(replay.first.src).of_rows == number
         assert replay.first.time[own].max() < replay.second.time[own].min()
+
+
+def test_questions_of_the_query_bench_look_back_on_their_contexts():
+    from ping_llm.bench.query import questions
+
+    for question in questions(3, 32):
+        assert len(question.context) == 32
+        assert question.time > question.context.time.max()
+        assert question.time < question.context.time.max() + 3_600_000_000

@@ -58,8 +58,8 @@ def questions(count: int, context: int, seed: int = 0) -> list[Question]:
         dst = addresses(context)
         time_us = 1_700_000_000_000_000 + np.cumsum(generator.integers(1, 200, context)) * 1_000_000
         past = Context.of(source, dst, time_us, generator.gamma(2.0, 30.0, context))
-        seconds = int(time_us[-1] // 1_000_000) + 60
-        made.append(Question(whole(source.tobytes()), whole(dst[0].tobytes()), seconds, past))
+        later = int(time_us[-1]) + 60_000_000
+        made.append(Question(whole(source.tobytes()), whole(dst[0].tobytes()), later, past))
     return made
 
 
