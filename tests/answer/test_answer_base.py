@@ -402,6 +402,8 @@ def test_an_explanation_names_the_other_sources_that_mattered(base):
     assert theirs.rests_on == "all but 3 measurements of 20.9.1.7 to 60.1.1.9"
     assert theirs.bits > 0.05
     without = base.about(_columns([row for row in rows if row[:2] != ("20.9.1.7", "60.1.1.9")]))
+    only = base.about(_columns(rows[4:7])).explain(Question.of("20.0.1.7", "60.1.1.9"))
+    assert only.measurements == ()
     assert theirs.answer.distribution.median == without.rtt("20.0.1.7", "60.1.1.9").distribution.median
 
 

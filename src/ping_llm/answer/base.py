@@ -131,6 +131,8 @@ class BaseModel(Model):
         found = []
         for other in newest[np.sort(first)[:_MOST_OTHERS]]:
             theirs = to_dst & (self._known.src == other).all(axis=1)
+            if theirs.all():
+                continue  # nothing would be left to answer from
             (answer,) = self.about(self._known.take(~theirs)).rtt_many([question])
             words = f"all but {counted(int(theirs.sum()), 'measurement')} of {unpack_one(other.tobytes())}"
             found.append(Influence.of(f"{words} to {question.dst}", made.answer, answer))
