@@ -120,10 +120,8 @@ class Stack:
 
     def answer(self, model: "RttModel | None", queries: Queries, history: History) -> Answers:
         """The calibrated mixture for each question."""
-        parts = [
-            self._answer(model, queries.take(slice(start, start + CHUNK)), _limited(history, start))
-            for start in range(0, len(queries), CHUNK)
-        ]
+        chunks = [slice(start, start + CHUNK) for start in range(0, len(queries), CHUNK)]
+        parts = [self._answer(model, queries.take(rows), history.for_some(rows)) for rows in chunks]
         return joined(parts) if parts else joined([self._answer(model, queries, history)])
 
     def _answer(self, model: "RttModel | None", queries: Queries, history: History) -> Answers:
@@ -163,7 +161,7 @@ class Stack:
             rows = np.flatnonzero(weights[:, number] > 0)
             if not len(rows):
                 continue
-            part, back = queries.take(rows), _limited(history, rows)
+            part, back = queries.take(rows), history.for_some(rows)
             if name == NETWORK:
                 own = ask(part, back, rows)
                 curve = blurred(own.levels, self.spread[known.kind[rows]])
@@ -273,14 +271,6 @@ def recalibrated(levels: np.ndarray, shift: np.ndarray | float, scale: np.ndarra
     inside = np.clip(levels, 1e-12, 1 - 1e-12)
     moved = 1.0 / (1.0 + np.exp(-(shift + scale * (np.log(inside) - np.log1p(-inside)))))
     return np.where((levels <= 0) | (levels >= 1), levels, moved)
-
-
-def _limited(history: History, rows: "np.ndarray | int") -> History:
-    """The history with the limits of some of the queries."""
-    if not isinstance(history.limit, np.ndarray):
-        return history
-    chosen = slice(rows, rows + CHUNK) if isinstance(rows, int) else rows
-    return history.limited(history.limit[chosen])
 
 
 def joined(parts: Sequence[Answers]) -> Answers:

@@ -65,11 +65,10 @@ def parts_of(tests: Sequence[Test], most_without: int = 150, seed: int = 0) -> l
     nothing = History(Columns.empty())
     parts, without = [], set()
     for test in tests:
-        queries, limit = test.queries(), test.context.limit
+        queries = test.queries()
         for start in range(0, len(queries), CHUNK):
             rows = slice(start, start + CHUNK)
-            own = limit[rows] if isinstance(limit, np.ndarray) else limit
-            parts.append(Part(queries.take(rows), test.context.limited(own), test.asked.rtt[rows]))
+            parts.append(Part(queries.take(rows), test.context.for_some(rows), test.asked.rtt[rows]))
         if test.kind not in without and len(queries):
             without.add(test.kind)
             some = np.sort(random.permutation(len(queries))[:most_without])

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ping_llm.answer import network
 from ping_llm.answer.base import BaseModel
 from ping_llm.answer.methods.base import Answering
@@ -185,11 +183,11 @@ def _answer_by_base(model: BaseModel, test: Test) -> dict[str, Scores]:
     stack = model.stack
     assert stack is not None
     parts: dict[str, list[Scores]] = {"network": [], "stack": []}
-    queries, limit = test.queries(), test.context.limit
+    queries = test.queries()
     for start in range(0, len(queries), CHUNK):
         rows = slice(start, start + CHUNK)
         asked, rtt = queries.take(rows), test.asked.rtt[rows]
-        context = test.context.limited(limit[rows] if isinstance(limit, np.ndarray) else limit)
+        context = test.context.for_some(rows)
         own = stack.methods[NAME].predict(asked, context)
         known = replace(stack, methods={**stack.methods, NAME: Answered(own)})
         parts["network"].append(Scores.of(own, rtt))

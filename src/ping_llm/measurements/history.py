@@ -61,6 +61,10 @@ class History:
     def __len__(self) -> int:
         return len(self.columns)
 
+    def for_some(self, rows: np.ndarray | slice) -> "History":
+        """The same for some of the queries of a call: with their limits, where each query has its own."""
+        return self.limited(self.limit[rows]) if isinstance(self.limit, np.ndarray) else self
+
     def limited(self, limit: int | np.ndarray | None) -> "History":
         out = object.__new__(History)
         out.__dict__.update(self.__dict__, limit=limit)

@@ -228,7 +228,7 @@ class PointMethod(Method):
         if learn_on is train and self.elsewhere is not None:
             replied = np.zeros(len(asked), bool)  # nothing could be held out, so nothing is learned of errors
         asked = asked.take(replied)
-        predicted, group = self._points(asked.queries(), context.limited(_some(context.limit, replied)))
+        predicted, group = self._points(asked.queries(), context.for_some(replied))
         novelty = Novelty.of(learn_on).classes(asked.src, asked.dst)
         wide = _bin_probability(self.background, asked.rtt)
         errors = self._errors(asked, predicted, group, novelty, wide)
@@ -306,10 +306,6 @@ class PointMethod(Method):
             if (novelty == each).sum() >= ENOUGH:
                 shares[each] = best_share(own[novelty == each], wide[novelty == each])
         return Errors(residuals, shares)
-
-
-def _some(limit: "np.ndarray | int | None", chosen: np.ndarray) -> "np.ndarray | int | None":
-    return limit[chosen] if isinstance(limit, np.ndarray) else limit
 
 
 def _bin_probability(one: RttDistributions, rtt: np.ndarray) -> np.ndarray:

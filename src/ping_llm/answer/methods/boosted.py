@@ -192,8 +192,7 @@ class Boosted(Method):
         chosen = self._chosen(asked, novelty.classes(asked.src, asked.dst))
         if not len(chosen) or not learn_on.replied.any():
             raise PingError("boosted trees cannot be fitted: too few measurements have a reply")
-        limit = context.limit[chosen] if isinstance(context.limit, np.ndarray) else context.limit
-        asked, context = asked.take(chosen), context.limited(limit)
+        asked, context = asked.take(chosen), context.for_some(chosen)
         kind = novelty.classes(asked.src, asked.dst)
         self._learn_statistics(learn_on)
         features, guess = self._features(asked.queries(), context)

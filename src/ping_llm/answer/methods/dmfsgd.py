@@ -73,9 +73,7 @@ class Dmfsgd(PointMethod):
             if not learn_on.replied.any():
                 continue
             replied = asked.replied
-            if isinstance(context.limit, np.ndarray):
-                context = context.limited(context.limit[replied])
-            asked = asked.take(replied)
+            asked, context = asked.take(replied), context.for_some(replied)
             kind = Novelty.of(learn_on).classes(asked.src, asked.dst)
             actual = np.log(asked.rtt + FLOOR_MS)
             for candidate in candidates:

@@ -88,8 +88,7 @@ class _ByEnd(Method):
         chosen = np.flatnonzero(asked.replied)
         if len(chosen) > _CHOSEN_ON:
             chosen = np.sort(np.random.default_rng(0).choice(chosen, _CHOSEN_ON, replace=False))
-        limit = context.limit[chosen] if isinstance(context.limit, np.ndarray) else context.limit
-        asked, context = asked.take(chosen), context.limited(limit)
+        asked, context = asked.take(chosen), context.for_some(chosen)
         self._learn(learn_on)
         kind = self._novelty.classes(asked.src, asked.dst)
         own = self._own(asked.queries(), context).bin_probability(asked.rtt)
@@ -153,8 +152,7 @@ class BySource(_ByEnd):
         new = np.flatnonzero(row == len(self._values) - 1)
         if not len(new):
             return RttDistributions(self._values, self._levels, failure, row)
-        limit = context.limit[new] if isinstance(context.limit, np.ndarray) else context.limit
-        past = context.limited(limit).of_source(queries.take(new))
+        past = context.for_some(new).of_source(queries.take(new))
         values, count = _newest_quantiles(past.columns.rtt, past.low, past.high)
         own = mixed(values, LEVELS, self._background, _weight(count), np.zeros(len(new)))
         row[new] = len(self._values) + np.arange(len(new))
