@@ -1,13 +1,22 @@
 """Train on Modal: one machine with GPUs, data and runs on a volume, going on by itself after a timeout.
 
     modal volume put ping-llm data/rows /rows
-    modal run --detach deploy/modal/train.py --config 100m --gpu H100:8 --words "--rows /volume/rows"
+    modal run --detach deploy/modal/train.py --config 100m --run-name first --gpu H100:8 --cpu 32 \\
+      --memory 128 --words "--rows /volume/rows"
 
-Detached, it goes on when the terminal is closed; `modal volume get ping-llm runs/100m` fetches the run. A
+Detached, it goes on when the terminal is closed; `modal volume get ping-llm runs/first` fetches the run. A
 call lasts at most 24 hours on Modal: ten minutes before, the training is told to save, and the next attempt
-goes on. The same holds for a preemption.
+goes on. The same holds for a preemption. `modal app stop` ends a training; the same `modal run` resumes it.
+
+Weights & Biases takes its key from a secret of Modal:
+
+    modal secret create wandb WANDB_API_KEY=…
+    modal run --detach deploy/modal/train.py … --wandb-secret wandb --wandb-project latency
+
+Nothing of this has been run with an account of Modal.
 """
 
+import re
 import shlex
 import signal
 import subprocess
@@ -20,7 +29,10 @@ CALL_S = 24 * 3600
 SAVING_S = 600
 ATTEMPTS = 10  # the most retries that Modal allows
 STOPPED = 75  # ping-llm's exit code for "saved, run me again"
+BAD_USAGE = 2
 VOLUME = "/volume"
+CPUS = 16
+MEMORY_GB = 64
 
 _REPOSITORY = Path(__file__).parents[2] if modal.is_local() else Path("/repository")
 _image = (
@@ -45,22 +57,29 @@ class Unfinished(Exception):
 @app.function(
     image=_image,
     gpu="H100",
+    cpu=CPUS,
+    memory=MEMORY_GB << 10,
     volumes={VOLUME: _volume},
     timeout=CALL_S,
     retries=modal.Retries(max_retries=ATTEMPTS, initial_delay=1.0, backoff_coefficient=1.0),
     single_use_containers=True,
 )
-def train(config: str, words: list[str]) -> None:
+def train(command: list[str]) -> int:
     """One attempt; the run lies on the volume, so the next one finds it."""
-    command = ["ping-llm", "train", config, *words, "--run", f"{VOLUME}/runs/{config}"]
     try:
         code = run_until(command, CALL_S - SAVING_S)
     finally:
         _volume.commit()
+    return outcome(code)
+
+
+def outcome(code: int) -> int:
+    """0, or 2 for a command that cannot work; whatever else may work the next time is raised, for Modal."""
     if code == STOPPED:
-        raise Unfinished(f"{config} was stopped and saved")
-    if code:
+        raise Unfinished("the training was stopped and saved")
+    if code not in (0, BAD_USAGE):
         raise RuntimeError(f"ping-llm train ended with code {code}; its last lines say why")
+    return code
 
 
 def run_until(command: list[str], seconds: float) -> int:
@@ -81,7 +100,47 @@ def run_until(command: list[str], seconds: float) -> int:
         signal.signal(signal.SIGINT, before)
 
 
+def training_command(
+    config: str, words: str = "", run_name: str = "", wandb_secret: str = "", wandb_project: str = ""
+) -> list[str]:
+    """The words of `ping-llm train` on the machine."""
+    name = run_name or Path(config).stem
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        raise SystemExit(f"--run-name {name!r} must be letters, digits, dots, dashes and underscores")
+    if wandb_project and not wandb_secret:
+        raise SystemExit(
+            "--wandb-project needs --wandb-secret, the name of a Modal secret with WANDB_API_KEY"
+        )
+    more = ["enable_wandb=true"] if wandb_secret else []
+    more += [f"wandb_project_name={wandb_project}"] if wandb_project else []
+    return ["ping-llm", "train", config, *more, *shlex.split(words), "--run", f"{VOLUME}/runs/{name}"]
+
+
 @app.local_entrypoint()
-def main(config: str, gpu: str = "H100", words: str = "") -> None:
-    """Start a training on Modal; `words` are more of `ping-llm train`'s."""
-    train.with_options(gpu=gpu).remote(config, shlex.split(words))
+def main(
+    config: str,
+    run_name: str = "",
+    gpu: str = "H100",
+    cpu: float = CPUS,
+    memory: float = MEMORY_GB,
+    words: str = "",
+    wandb_secret: str = "",
+    wandb_project: str = "",
+) -> None:
+    """Start a training on Modal, or resume the run of that name.
+
+    Args:
+      config: name of a packaged config, or path of a .yml on the volume.
+      run_name: folder of the run, below runs/ on the volume; by default the config's name.
+      gpu: as Modal names them, such as H100:8.
+      cpu: cores.
+      memory: GB.
+      words: more of `ping-llm train`'s.
+      wandb_secret: name of a Modal secret with WANDB_API_KEY: records go to Weights & Biases.
+      wandb_project: project there; by default ping-llm.
+    """
+    command = training_command(config, words, run_name, wandb_secret, wandb_project)
+    secrets = [modal.Secret.from_name(wandb_secret, required_keys=["WANDB_API_KEY"])] if wandb_secret else []
+    options = {"gpu": gpu, "cpu": cpu, "memory": int(memory * 1024), "secrets": secrets}
+    if code := train.with_options(**options).remote(command):
+        raise SystemExit(code)

@@ -47,6 +47,29 @@ def test_the_exit_code_is_the_trainings(deployed):
     assert deployed.STOPPED == EXIT_CODE
 
 
+def test_the_command_on_the_machine(deployed):
+    assert deployed.training_command("100m", "--rows /volume/rows steps=5") == [
+        *("ping-llm", "train", "100m", "--rows", "/volume/rows", "steps=5", "--run", "/volume/runs/100m"),
+    ]
+    named = deployed.training_command("/volume/own.yml", "", "first", "wandb", "latency")
+    keys = ["enable_wandb=true", "wandb_project_name=latency"]
+    assert named == ["ping-llm", "train", "/volume/own.yml", *keys, "--run", "/volume/runs/first"]
+    with pytest.raises(SystemExit, match="must be letters, digits"):
+        deployed.training_command("100m", run_name="../other")
+    with pytest.raises(SystemExit, match="--wandb-project needs --wandb-secret"):
+        deployed.training_command("100m", wandb_project="latency")
+
+
+def test_only_what_may_work_is_tried_again(deployed):
+    """Modal calls a function again that raises."""
+    assert [deployed.outcome(code) for code in (0, 2)] == [0, 2]
+    with pytest.raises(deployed.Unfinished):
+        deployed.outcome(75)
+    for code in (1, -9):
+        with pytest.raises(RuntimeError, match=f"code {code}"):
+            deployed.outcome(code)
+
+
 def test_a_command_that_ends_in_time(deployed):
     assert deployed.run_until([sys.executable, "-c", "raise SystemExit(3)"], 60) == 3
 
