@@ -233,6 +233,7 @@ def train(
     *,
     eval_rows: str | Path | None = None,
     weights: str | Path | None = None,
+    teacher: str | Path | None = None,
     minutes: float | None = None,
     overrides: Iterable[str] = (),
 ) -> "Outcome":
@@ -246,6 +247,7 @@ def train(
       run: folder of the run; by default runs/CONFIG.
       eval_rows: probe rows to evaluate on during training.
       weights: run whose newest weights this one begins with.
+      teacher: run or export, at least four times as large, whose distributions of RTTs are learned.
       minutes: time budget instead of a number of steps.
       overrides: `key=value` words, MaxText's keys or ours.
 
@@ -262,6 +264,7 @@ def train(
         rows=_path(rows),
         eval_rows=_path(eval_rows),
         weights=_path(weights),
+        teacher=_path(teacher),
         minutes=minutes,
     )
 

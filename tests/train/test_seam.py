@@ -69,6 +69,7 @@ _CALLED = [
     (train_utils.create_training_optimizer, ["config", "model", "mesh"]),
     (maxtext_utils.get_mesh_from_config, ["config", "devices"]),
     (maxtext_utils.calculate_tflops_training_per_device, ["config"]),
+    (maxtext_utils.get_shaped_batch, ["config", "batch_sharding", "is_eval"]),
     (model_creation_utils.create_nnx_abstract_model, ["config", "mesh"]),
     (model_creation_utils.get_nnx_create_model_fn, ["config"]),
     (pyconfig.initialize, ["argv"]),
@@ -142,6 +143,7 @@ def test_every_key_that_we_read_is_one_of_the_config(room):
     [
         (train_utils.setup_train_loop, "import create_data_iterator", "it is looked up when called"),
         (train.train_loop, "metric_logger.MetricLogger(", "the logger is looked up when called"),
+        (train.train_loop, "maxtext_utils.get_shaped_batch(", "so are the shapes of a batch"),
         (train.train_loop, "checkpointing.maybe_save_checkpoint(", "so is the saver, at the end"),
         (train.training_loop_iteration, "checkpointing.maybe_save_checkpoint(", "and after each step"),
         (train.loss_fn, "max_utils.cross_entropy_with_logits(", "the fields' losses are seen there"),

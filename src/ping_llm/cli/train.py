@@ -39,6 +39,11 @@ def register_train(app: typer.Typer) -> None:
         weights: Path | None = typer.Option(
             None, "--weights", help="Run or export whose weights a new run starts from, or base."
         ),
+        teacher: Path | None = typer.Option(
+            None,
+            "--teacher",
+            help="Run or export, at least four times as large, whose distributions of RTTs are learned.",
+        ),
         minutes: float | None = typer.Option(
             None, "--minutes", help="Time budget instead of steps; needs lr_schedule_type=wsd."
         ),
@@ -85,6 +90,7 @@ def register_train(app: typer.Typer) -> None:
             rows=rows,
             eval_rows=eval_rows,
             weights=weights,
+            teacher=teacher,
             minutes=minutes,
             hosts=Hosts.of(coordinator, processes, process),
             allow_cpu=allow_cpu,

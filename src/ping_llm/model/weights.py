@@ -57,7 +57,7 @@ def write(path: Path, config: ModelConfig, tensors: Tensors) -> None:
     Not by the library: it writes the metadata in a random order, so that the same weights are other bytes,
     makes files that only their owner can read, and has an error of its own for a full disk.
     """
-    about = {"format": "pt", "ping_llm": __version__, _CHECKSUM: _checksum(config, tensors)}
+    about = {"format": "pt", "ping_llm": __version__, _CHECKSUM: checksum(config, tensors)}
     header: dict[str, Any] = {"__metadata__": about}
     end = 0
     for name in sorted(tensors):
@@ -72,7 +72,8 @@ def write(path: Path, config: ModelConfig, tensors: Tensors) -> None:
             file.write(np.ascontiguousarray(tensors[name]).data)
 
 
-def _checksum(config: ModelConfig, tensors: Tensors) -> str:
+def checksum(config: ModelConfig, tensors: Tensors) -> str:
+    """Names a network: another value means other weights, or another configuration."""
     llama = config.to_llama() | {"rope_theta": float(config.rope_theta)}
     value = zlib.crc32(json.dumps(llama, sort_keys=True).encode())
     for name in sorted(tensors):
@@ -100,10 +101,10 @@ def read(path: Path, config: ModelConfig) -> Tensors:
                     raise PingError(f"{path}: {name} has the type {kind}; it must be one of {allowed}")
                 _check_shape(name, tuple(header.get_shape()), wanted, path)
             stored = {name: file.get_tensor(name) for name in names}
-            checksum = (file.metadata() or {}).get(_CHECKSUM)
+            written = (file.metadata() or {}).get(_CHECKSUM)
     except (SafetensorError, OSError) as error:
         raise PingError(f"cannot read {path}: {error}; export the run again") from error
-    if checksum is not None and checksum != _checksum(config, stored):
+    if written is not None and written != checksum(config, stored):
         raise PingError(
             f"{path} is damaged, or was written with another config.json (the checksum differs); "
             "export the run again"

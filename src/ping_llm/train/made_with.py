@@ -19,7 +19,14 @@ from ping_llm.train import runs, schedule, settings
 # rounding. steps and the folders have rules of their own.
 _FREE = (
     *("base_config", "run_name", "base_output_directory", "steps"),
-    *("network_train_files", "network_eval_files", "network_threads", "network_on_bad_row", "grain_*"),
+    *(
+        "network_train_files",
+        "network_eval_files",
+        "network_teacher",
+        "network_threads",
+        "network_on_bad_row",
+        "grain_*",
+    ),
     *("per_device_batch_size", "gradient_accumulation_steps", "max_inflight_computations"),
     *("*checkpoint*", "load_parameters_path", "load_full_state_path"),
     *("eval_*", "abort_on_*", "log_*", "*tensorboard*", "*wandb*", "*goodput*", "*profile*", "monitor_*"),
@@ -80,6 +87,7 @@ def refuse_other(
     data: dict[str, str] | None,
     asked: schedule.Schedule | None,
     seam: Any,
+    teacher: dict[str, Any] | None = None,
 ) -> None:
     """Compare a command with the run that it would resume.
 
@@ -90,6 +98,7 @@ def refuse_other(
         data: see `data_of`.
         asked: the schedule that the command requests, where it has a time budget.
         seam: reads the run's config.
+        teacher: the facts of the command's teacher, if it has one.
 
     Raises:
         UsageError: they differ, and in what.
@@ -98,6 +107,7 @@ def refuse_other(
         return
     differing = [
         *_other_data(run, data),
+        *_other_teacher(run, teacher),
         *_other_batch(run, config),
         *_other_keys(run, config, given, asked is not None, seam),
         *_other_budget(run, asked),
@@ -126,6 +136,17 @@ def _other_data(run: Path, data: dict[str, str] | None) -> Iterator[str]:
             f"{named} of fingerprint {fingerprint[:12]}, not {data['rows']} of fingerprint "
             f"{data['fingerprint'][:12]}"
         )
+
+
+def _other_teacher(run: Path, teacher: dict[str, Any] | None) -> Iterator[str]:
+    made = runs.read(run).get("teacher")
+    before, now = (each and each["fingerprint"] for each in (made, teacher))
+    if before != now:
+        yield f"{_teacher_text(made)}, not {_teacher_text(teacher)}"
+
+
+def _teacher_text(facts: dict[str, Any] | None) -> str:
+    return f"the teacher {facts['path']} of fingerprint {facts['fingerprint']}" if facts else "no teacher"
 
 
 def _newest_stream(run: Path) -> dict[str, Any]:

@@ -49,8 +49,8 @@ def write(run: Path, out: Path) -> Path:
 
 
 _SHOWN = (
-    "environment", "steps", "parameters", "processes", "process", "data", "created", "updated", "state",
-    "message",
+    "environment", "steps", "parameters", "processes", "process", "data", "teacher", "created", "updated",
+    "state", "message",
 )  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def _command(run: Path, about: dict[str, Any]) -> str:
     """What began the training; the folders as they were given are not kept."""
     words = ["ping-llm", "train", str(about.get("config", "CONFIG")), *about.get("overrides", [])]
     words += ["--rows", str(about["data"]["rows"])] if about.get("data") else []
+    words += ["--teacher", str(about["teacher"]["path"])] if about.get("teacher") else []
     words += ["--minutes", str(about["minutes"])] if about.get("minutes") is not None else []
     return shlex.join([*words, "--run", str(run)])
 

@@ -18,10 +18,12 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_text
 from ping_llm.locks import only_writer
 from ping_llm.model import doubts
+from ping_llm.model.packaged import base_folder
 from ping_llm.train import made_with, runs, schedule, settings, wandb
 from ping_llm.train.first_weights import FirstWeights
 from ping_llm.train.hardware import environment, refuse_cpu
 from ping_llm.train.processes import Hosts
+from ping_llm.train.teacher import Teacher
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def train(
     rows: Path | None = None,
     eval_rows: Path | None = None,
     weights: Path | None = None,
+    teacher: Path | None = None,
     minutes: float | None = None,
     hosts: Hosts | None = None,
     allow_cpu: bool = False,
@@ -67,6 +70,8 @@ def train(
         eval_rows: that of the evaluation (network_eval_files).
         weights: a run whose newest weights this one begins with, an export, or `base`; the
             optimizer begins anew.
+        teacher: a run or an export with at least four times the parameters, whose distributions of RTT bytes
+            are learned (network_teacher).
         minutes: a time budget instead of a number of steps, launch and export included: the learning rate
             stays, then falls, and the training ends in time. For lr_schedule_type wsd.
         hosts: this process among several.
@@ -83,6 +88,7 @@ def train(
     words = list(overrides)
     words += [f"network_train_files={rows.resolve()}"] if rows else []
     words += [f"network_eval_files={eval_rows.resolve()}"] if eval_rows else []
+    words += [f"network_teacher={(base_folder(teacher) or teacher).resolve()}"] if teacher else []
     first = FirstWeights.find(weights, run) if weights else None
     words += [f"load_parameters_path={first.path}"] if first else []
     hosts = hosts or Hosts()
@@ -98,12 +104,16 @@ def train(
     check(full)
     if first:
         first.check(full, hosts.count)
+    taught_by = Teacher.read(Path(full.network_teacher), hosts.count) if full.network_teacher else None
+    if taught_by:
+        taught_by.check(full)
     if not allow_cpu:
         refuse_cpu(full, seam)
     asked = budgets.asked(full, settings.split_overrides(overrides), minutes) if minutes is not None else None
     data = made_with.data_of(full)
     given = set(yaml.safe_load(seam.own_keys(path, words)))
-    made_with.refuse_other(run, full, given, data, asked, seam)
+    facts = taught_by.facts() if taught_by else None
+    made_with.refuse_other(run, full, given, data, asked, seam, facts)
     few = doubts.measurements_of(data["rows"]) if data else None
     found = [None if few is None else doubts.about_data(few)]
     found.append(None if asked is not None else doubts.about_steps(full.steps))
@@ -125,8 +135,9 @@ def train(
             "minutes": minutes,
             "context_options": settings.context_options(full).as_dict(),
             **({"data": data} if data else {}),
+            **({"teacher": facts} if facts else {}),
         }
-        launch = _Launch(seam, path, words, run, hosts, about)
+        launch = _Launch(seam, path, words, run, hosts, about, taught_by)
         stops = stack.enter_context(Stops())
         if asked is None:
             return launch.ended(_steps(launch, full, stops), started, marks)
@@ -168,6 +179,7 @@ class _Launch:
     run: Path
     hosts: Hosts
     about: dict[str, Any]
+    teacher: Teacher | None = None
     sessions: list[Any] = field(default_factory=list)
 
     def begin(self, config: Any, words: list[str], steps: int | None) -> None:
@@ -209,7 +221,7 @@ def _steps(launch: _Launch, config: Any, stops: Any) -> Any:
     """Train the config's number of steps; returns the session that ended."""
     from ping_llm.train.session import Session
 
-    session = Session(launch.run, config, stops)
+    session = Session(launch.run, config, stops, teacher=launch.teacher)
     if not session.finished:
         if launch.hosts.index == 0:
             schedule.remove(launch.run)  # of a run that never came to a checkpoint
@@ -226,7 +238,7 @@ def _minutes(launch: _Launch, budget: Any, stops: Any) -> Any:
         since = time.monotonic()
         words = budget.schedule.words()
         config = launch.seam.read_config(launch.path, launch.words + words, launch.run)
-        session = Session(launch.run, config, stops, budget)
+        session = Session(launch.run, config, stops, budget, launch.teacher)
         if session.finished:
             return session
         if budget.decay_due(session.next_step):  # an earlier try was killed before it was decided
@@ -320,7 +332,11 @@ def check(config: Any) -> None:
         raise UsageError(f"steps={config.steps} must be at least 1")
     wandb.check(config)
     if config.dataset_type != settings.DatasetType.NETWORK:
+        if config.network_teacher:
+            raise UsageError(f"dataset_type={config.dataset_type} has no RTTs: a teacher needs network")
         return
+    if not 0 <= config.network_teacher_weight <= 1:
+        raise UsageError(f"network_teacher_weight={config.network_teacher_weight} must be from 0 to 1")
     if config.vocab_size != VOCABULARY_SIZE:
         raise UsageError(f"vocab_size must be {VOCABULARY_SIZE}, not {config.vocab_size}")
     if config.per_device_batch_size <= 0:

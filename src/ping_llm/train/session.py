@@ -17,6 +17,8 @@ from ping_llm.train import hardware, pipeline, runs, settings, tuning
 from ping_llm.train.processes import Stops
 from ping_llm.train.records import Records, TrainingLine
 from ping_llm.train.schedule import Budget
+from ping_llm.train.teacher import Teach, Teacher
+from ping_llm.train.token_loss import TAUGHT
 
 
 class Source(Protocol):
@@ -46,8 +48,8 @@ class Feed:
         error: what ended the feed, if anything did; StopIteration means that the data ran out.
     """
 
-    def __init__(self, source: Source, sharding: Any, finite: bool = False):
-        self._source, self._sharding, self._finite = source, sharding, finite
+    def __init__(self, source: Source, sharding: Any, finite: bool = False, teach: Teach | None = None):
+        self._source, self._sharding, self._finite, self._teach = source, sharding, finite, teach
         self._beginning = source.get_state()
         self.taken = 0
         self.waited = self.handing = 0.0
@@ -65,6 +67,9 @@ class Feed:
                 key: jax.make_array_from_process_local_data(self._sharding, value)
                 for key, value in local.items()
             }
+            handed = time.perf_counter()
+            if self._teach is not None:
+                batch[TAUGHT] = self._teach(batch)
         except StopIteration as end:
             if self._finite and self.taken:
                 raise
@@ -74,9 +79,8 @@ class Feed:
             self.error = error
             raise
         self.taken += 1
-        now = time.perf_counter()
-        self.waited += now - started
-        self.handing += now - filled
+        self.waited += handed - started
+        self.handing += handed - filled
         return batch
 
     @property
@@ -119,8 +123,16 @@ class Session:
         decay_due: whether its time budget ended it, so that the rate's decay can begin.
     """
 
-    def __init__(self, run: Path, config: Any, stops: Stops, budget: Budget | None = None):
+    def __init__(
+        self,
+        run: Path,
+        config: Any,
+        stops: Stops,
+        budget: Budget | None = None,
+        teacher: Teacher | None = None,
+    ):
         self._run, self._config, self._stops, self._budget = run, config, stops, budget
+        self._teacher = teacher
         self._first = jax.process_index() == 0
         self._ledger = ledger.Ledger(run)
         self._streams = ledger.Streams(run)
@@ -163,7 +175,7 @@ class Session:
         rows = Path(config.network_train_files)
         epochs = config.network_epochs or None
         source = self._open(rows, config.global_batch_size_to_load, epochs)
-        self._feed = Feed(source, for_train)
+        self._feed = Feed(source, for_train, teach=self._teacher.on(for_train) if self._teacher else None)
         self._lanes = source.lanes
         if self.next_step:
             self._feed.skip_to(self._streams.at(self.next_step - 1), self.next_step)

@@ -52,6 +52,8 @@ class NetworkKeys:
     network_rtt_smoothing: float = (
         0.0  # label smoothing of the second byte of an RTT: standard deviation in steps
     )
+    network_teacher: str = ""  # run whose distributions of RTT bytes are learned; see train/teacher.py
+    network_teacher_weight: float = 1.0  # their share in the target; the rest is the true byte's
     grain_debug_mode: bool = False
     grain_visualization_dir: str = ""
 

@@ -1,4 +1,4 @@
-"""The loss of tokens: its bits by field, weights of fields, and label smoothing of RTTs.
+"""The loss of tokens: its bits by field, weights of fields, label smoothing and a teacher's RTTs.
 
 By field: fields are in random order, so a role token carries two choices: which field comes next, and, within
 the field, its kind (IPv4 or IPv6, RTT or FAILED, which form of time). By the chain rule, the first counts
@@ -8,8 +8,9 @@ Weights: an IPv4 measurement has about 14 tokens, of which three are the result.
 increases the weight of those. Label smoothing: `network_rtt_smoothing` replaces the target of the second byte
 of an RTT by a Gaussian over its neighbours, in steps of the encoding, because cross entropy ignores the order
 of bytes: an error of 0.1 ms would cost as much as one of 4 ms. After Imani and White, "Improving regression
-performance with distributional losses", ICML 2018. Both change the gradient only. The recorded loss is that
-of the true tokens, so that runs can be compared.
+performance with distributional losses", ICML 2018. Distillation: at the bytes of an RTT, the probabilities
+of a teacher take the place of the target (`teacher.py`). All three change the gradient only. The recorded
+loss is that of the true tokens, so that runs can be compared.
 """
 
 from typing import Any
@@ -85,18 +86,34 @@ def bits_per_measurement(summed: np.ndarray) -> dict[str, float]:
 _BYTES = 256
 
 
-def wanted(config: Any) -> bool:
-    return config.network_rtt_loss_weight != 1.0 or config.network_rtt_smoothing > 0.0
+#: Name of a teacher's probabilities among the arrays of a batch: [batch, length, vocabulary].
+TAUGHT = "taught"
 
 
-def of_config(config: Any, logits: jax.Array, nats: jax.Array, targets: jax.Array) -> jax.Array:
-    return emphasised(logits, nats, targets, config.network_rtt_loss_weight, config.network_rtt_smoothing)
+def of_config(config: Any, logits: jax.Array, nats: jax.Array, data: dict[str, jax.Array]) -> jax.Array:
+    weight, smoothing = config.network_rtt_loss_weight, config.network_rtt_smoothing
+    taught = data.get(TAUGHT)
+    if weight == 1.0 and smoothing <= 0.0 and taught is None:
+        return nats
+    return emphasised(logits, nats, data["targets"], weight, smoothing, taught, config.network_teacher_weight)
 
 
-def emphasised(
-    logits: jax.Array, nats: jax.Array, targets: jax.Array, weight: float, smoothing: float
+def emphasised(logits: jax.Array, nats: jax.Array, *options: Any) -> jax.Array:
+    """[batch, length]: the values of `nats`, with the gradient of `objective` for the same arguments."""
+    learned = objective(logits, nats, *options)
+    return learned + jax.lax.stop_gradient(nats - learned)
+
+
+def objective(
+    logits: jax.Array,
+    nats: jax.Array,
+    targets: jax.Array,
+    weight: float,
+    smoothing: float,
+    taught: jax.Array | None = None,
+    taught_share: float = 1.0,
 ) -> jax.Array:
-    """[batch, length]: the values of `nats`, with the gradient of the weighted and smoothed loss.
+    """[batch, length]: the weighted, smoothed and distilled loss of each target, in nats.
 
     Args:
         logits: [batch, length, vocabulary].
@@ -104,26 +121,32 @@ def emphasised(
         targets: [batch, length] token ids.
         weight: weight of the tokens of a result, where all others have 1; scaled to a mean of 1 per batch.
         smoothing: standard deviation in steps of the second byte; 0 for none.
+        taught: [batch, length, vocabulary], a teacher's probabilities, learned at the bytes of RTTs.
+        taught_share: share of them in the target there.
     """
-    of_result, second = _places(targets)
+    of_result, rtt_byte = _places(targets)
     smoothed = nats
     if smoothing:
         neighbours = jnp.asarray(_kernel(smoothing), logits.dtype)[jnp.clip(targets - vocab.BYTE0, 0)]
         expected = jnp.sum(neighbours * logits[..., vocab.BYTE0 :], axis=-1)
-        smoothed = jnp.where(second, jax.nn.logsumexp(logits, axis=-1) - expected, smoothed)
+        smoothed = jnp.where(rtt_byte == 2, jax.nn.logsumexp(logits, axis=-1) - expected, smoothed)
+    if taught is not None:
+        logits = logits.astype(jnp.float32)
+        distilled = jax.nn.logsumexp(logits, axis=-1) - jnp.sum(taught * logits, axis=-1)
+        mixed = taught_share * distilled + (1 - taught_share) * smoothed
+        smoothed = jnp.where(rtt_byte > 0, mixed, smoothed)
     weights = jnp.where(of_result, weight, 1.0)
     counted = targets != vocab.PAD
-    smoothed *= weights * jnp.sum(counted) / jnp.maximum(jnp.sum(weights * counted), 1.0)
-    return smoothed + jax.lax.stop_gradient(nats - smoothed)
+    return smoothed * weights * jnp.sum(counted) / jnp.maximum(jnp.sum(weights * counted), 1.0)
 
 
 def _places(targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Which targets belong to a result, and which are the second byte of an RTT."""
+    """Which targets belong to a result, and which byte of an RTT they are: 1, 2 …, or 0 for none."""
     last_start = _last_start(vocab.starts_field(targets))
     role = jnp.take_along_axis(targets, last_start, axis=1)
     of_rtt = role == vocab.RTT
-    is_second = jnp.arange(targets.shape[1]) - last_start == 2
-    return of_rtt | (role == vocab.FAILED), of_rtt & is_second
+    place = jnp.arange(targets.shape[1]) - last_start
+    return of_rtt | (role == vocab.FAILED), jnp.where(of_rtt, place, 0)
 
 
 def _last_start(starts: jax.Array) -> jax.Array:

@@ -10,12 +10,13 @@ from typing import Any, Protocol
 
 import absl.logging
 import jax
+import jax.numpy as jnp
 import numpy as np
 from maxtext.common import checkpointing, metric_logger
 from maxtext.common.gcloud_stub import StubSummaryWriter
 from maxtext.input_pipeline import input_pipeline_interface
 from maxtext.trainers.pre_train import train
-from maxtext.utils import exceptions, max_utils, sharding, train_utils
+from maxtext.utils import exceptions, max_utils, maxtext_utils, sharding, train_utils
 
 from ping_llm.train import token_loss
 from ping_llm.train.board import Board
@@ -90,6 +91,7 @@ def quiet() -> None:
 def _replaced(session: Session, saver: "_Saver") -> Iterator[None]:
     replacements = [
         (input_pipeline_interface, "create_data_iterator", _data_iterators(session)),
+        (maxtext_utils, "get_shaped_batch", _shaped_batch),
         (max_utils, "initialize_summary_writer", _board),
         (metric_logger, "MetricLogger", functools.partial(_Logger, session, saver)),
         (checkpointing, "maybe_save_checkpoint", saver.after_step),
@@ -125,6 +127,18 @@ def _data_iterators(session: Session) -> Callable[[Any, Any], tuple[Any, Any]]:
         return session.feeds(config, for_train, for_eval)
 
     return create
+
+
+_original_shaped_batch = maxtext_utils.get_shaped_batch
+
+
+def _shaped_batch(config: Any, batch_sharding: Any = None, is_eval: bool = False) -> dict[str, Any]:
+    """With a teacher's probabilities: MaxText compiles the step before the first batch."""
+    shapes: dict[str, Any] = _original_shaped_batch(config, batch_sharding, is_eval)
+    if config.network_teacher and not is_eval:
+        shape = (*shapes["targets"].shape, config.vocab_size)
+        shapes[token_loss.TAUGHT] = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=batch_sharding)
+    return shapes
 
 
 class _Saver:

@@ -26,9 +26,9 @@ def loss_with_fields(model: Any, config: Any, data: Any, *args: Any, **kwargs: A
     def cross_entropy(logits: Any, targets: Any, z_loss: float = 0.0) -> tuple[Any, Any]:
         losses = original(logits, targets, z_loss=z_loss)
         seen.append((logits, losses))
-        if config.dataset_type != DATASET_TYPE or not token_loss.wanted(config):
+        if config.dataset_type != DATASET_TYPE:
             return losses
-        return token_loss.of_config(config, logits, losses[0], data["targets"]), losses[1]
+        return token_loss.of_config(config, logits, losses[0], data), losses[1]
 
     max_utils.cross_entropy_with_logits = cross_entropy
     try:
