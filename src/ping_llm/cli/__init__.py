@@ -79,7 +79,7 @@ def main() -> None:
         function = f"register_{name}" if name else "register"
         getattr(importlib.import_module(f"ping_llm.cli.{module}"), function)(app)
     try:
-        app()
+        _run(sys.argv[1:])
     except UsageError as error:
         _fail(error, 2)
     except PingError as error:
@@ -94,6 +94,21 @@ def main() -> None:
         _fail(_file_trouble(error), 1)
     except Exception as error:
         _fail(f"unexpected {type(error).__name__}: {error} (ping-llm --debug … shows where)", 1)
+
+
+def _run(words: list[str]) -> None:
+    """Run a command, on local copies of what it names at s3:// or gs://."""
+    if not any(":/" in word for word in words):
+        app(words)
+    from ping_llm.stores import localised
+
+    words, finish = localised(words)
+    try:
+        app(words)
+    except SystemExit as end:
+        if end.code in (None, 0):
+            finish()
+        raise
 
 
 # What we print beyond ASCII, for terminals that cannot show it.
