@@ -11,7 +11,7 @@ from ping_llm.train import run, settings
 from ping_llm.train.run import quiet
 
 with quiet():
-    from maxtext.common import checkpointing, data_loader, metric_logger
+    from maxtext.common import checkpointing, data_loader, metric_logger, train_state_nnx
     from maxtext.configs import pyconfig, types
     from maxtext.inference.maxengine import maxengine
     from maxtext.input_pipeline import input_pipeline_interface
@@ -61,6 +61,7 @@ _CALLED = [
     ),
     (train.eval_step, ["model", "config", "state", "data", "dropout_rng"]),
     (train.train_loop, ["config", "recorder", "state"]),
+    (train_state_nnx.to_checkpoint_dict, ["state"]),
     (max_utils.cross_entropy_with_logits, ["logits", "targets", "z_loss"]),
     (max_utils.calculate_num_params_from_pytree, ["params"]),
     (max_utils.initialize_summary_writer, ["tensorboard_dir", "run_name", "enable_tensorboard"]),

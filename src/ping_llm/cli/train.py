@@ -205,7 +205,7 @@ def register_runs(app: typer.Typer) -> None:
         run: Path = typer.Argument(help="Run."),
         out: Path | None = typer.Option(None, "--out", help="Page to write.  [default: RUN/report.html]"),
     ) -> None:
-        """Write the story of a training as one HTML page: loss by field, speed, waiting, environment."""
+        """Write the story of a training as one HTML page: loss, samples, speed, waiting, environment."""
         from ping_llm.train.page import write
 
         typer.echo(str(write(run, out or run / "report.html")))

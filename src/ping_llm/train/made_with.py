@@ -27,6 +27,7 @@ _FREE = (
         "network_on_bad_row",
         "grain_*",
     ),
+    "network_samples",
     *("per_device_batch_size", "gradient_accumulation_steps", "max_inflight_computations"),
     *("*checkpoint*", "load_parameters_path", "load_full_state_path"),
     *("eval_*", "abort_on_*", "log_*", "*tensorboard*", "*wandb*", "*goodput*", "*profile*", "monitor_*"),

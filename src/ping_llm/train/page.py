@@ -35,6 +35,7 @@ def write(run: Path, out: Path) -> Path:
         "<p>Bits per measurement, averaged over stretches of steps; dots are evaluations.</p>",
         _picture("loss by field", lambda axes: _draw_bits(axes, train, evals)),
         _fields(train, evals),
+        *_samples(list(records.read(run / "samples.jsonl"))),
         "<h2>Speed and waiting</h2>",
         _picture("tokens per second", lambda axes: _draw_speed(axes, train)),
         _picture("share of time waiting for data", lambda axes: _draw_waiting(axes, train)),
@@ -132,6 +133,48 @@ def _fields(train: list[dict[str, Any]], evals: list[dict[str, Any]]) -> str:
         values = [record["bits"].get(name, 0.0) for record in (train[0], train[-1], *evals[-1:])]
         rows.append((name, *(f"{value:.2f}" for value in values)))
     return _table(rows, head)
+
+
+#: Steps whose samples are in the table, at most; the picture has all.
+_COLUMNS = 6
+
+
+def _samples(samples: list[dict[str, Any]]) -> list[str]:
+    """What it answered to the same questions over time."""
+    if not samples:
+        return []
+    shown = [samples[round(at * (len(samples) - 1) / (_COLUMNS - 1))] for at in range(_COLUMNS)]
+    shown = [each for index, each in enumerate(shown) if each not in shown[:index]]
+    head = ["question", "measurements before", "measured", *(f"step {each['step'] + 1:,}" for each in shown)]
+    rows = []
+    for index, asked in enumerate(samples[0]["answers"]):
+        answers = [each["answers"][index] for each in shown]
+        cells = [f"{one['median']:.4g} ({one['low']:.4g}–{one['high']:.4g})" for one in answers]
+        rows.append((asked["asked"], str(asked["known"]), f"{asked['rtt']:.4g}", *cells))
+    return [
+        "<h2>What it learned</h2>",
+        "<p>The same questions, answered while it was trained: median and 80 % interval of the RTT in ms. "
+        "The picture has the ratio of the median to the measured RTT.</p>",
+        _picture("answers over time", lambda axes: _draw_samples(axes, samples)),
+        _table(rows, head),
+    ]
+
+
+def _draw_samples(axes: Any, samples: list[dict[str, Any]]) -> None:
+    steps = [each["step"] + 1 for each in samples]
+    for index, asked in enumerate(samples[0]["answers"]):
+        true = max(asked["rtt"], 0.01)
+        answers = [each["answers"][index] for each in samples]
+        low, median, high = (
+            [max(one[name], 0.01) / true for one in answers] for name in ("low", "median", "high")
+        )
+        axes.plot(steps, median, color=f"C{index}", label=f"question {index + 1}")
+        axes.fill_between(steps, low, high, color=f"C{index}", alpha=0.08)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_ylabel("median / measured")
+    axes.legend()
 
 
 def _pipeline(train: list[dict[str, Any]]) -> str:

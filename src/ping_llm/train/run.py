@@ -335,6 +335,8 @@ def check(config: Any) -> None:
         if config.network_teacher:
             raise UsageError(f"dataset_type={config.dataset_type} has no RTTs: a teacher needs network")
         return
+    if config.network_samples < 0:
+        raise UsageError(f"network_samples={config.network_samples} must be at least 0")
     if not 0 <= config.network_teacher_weight <= 1:
         raise UsageError(f"network_teacher_weight={config.network_teacher_weight} must be from 0 to 1")
     if config.vocab_size != VOCABULARY_SIZE:

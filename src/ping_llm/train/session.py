@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -16,6 +17,7 @@ from ping_llm.model import ledger
 from ping_llm.train import hardware, pipeline, runs, settings, tuning
 from ping_llm.train.processes import Stops
 from ping_llm.train.records import Records, TrainingLine
+from ping_llm.train.samples import Samples
 from ping_llm.train.schedule import Budget
 from ping_llm.train.teacher import Teach, Teacher
 from ping_llm.train.token_loss import TAUGHT
@@ -150,6 +152,7 @@ class Session:
         self._choice: tuning.Tuned | None = None
         self._eval_feed: Feed | None = None
         self._records: Records | None = None
+        self._samples: Samples | None = None
         undecided = budget is not None and not budget.decided
         ends_at = budget.ends_at if budget is not None and undecided else None
         self._live = TrainingLine(config.steps, ends_at, jax.device_count())
@@ -243,6 +246,19 @@ class Session:
             self._records = Records(self._run / "metrics.jsonl", step)
             self._peak = hardware.peak_flops(str(self._config.dtype))
             self._recorded_at, self._waited = time.time(), 0.0
+            if self._feed is not None and jax.process_count() == 1:  # elsewhere no process has all weights
+                self._samples = Samples.of(self._run, self._config, step, self._held_out)
+
+    def _held_out(self, sequences: int) -> Source:
+        """Batches of the evaluation data, or else of the training's."""
+        rows, evaluation = Path(self._config.network_train_files), self._eval_feed is not None
+        return self._open(
+            Path(self._config.network_eval_files) if evaluation else rows, sequences, 1, evaluation
+        )
+
+    def sample(self, step: int, weights: Callable[[], dict[str, np.ndarray]]) -> None:
+        if self._samples is not None:
+            self._samples.take(step, weights)
 
     def record(self, kind: str, step: int, scalars: dict[str, float]) -> dict[str, float]:
         loss = scalars["learning/loss" if kind == "train" else "eval/avg_loss"]
@@ -357,6 +373,8 @@ class Session:
         self._tell_of_bad_rows()
         if self._records is not None:
             self._records.close()
+            if self._samples is not None:
+                self._samples.close()
             self._ledger.enter_new()
 
     def _tell_of_bad_rows(self) -> None:

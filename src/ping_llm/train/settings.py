@@ -49,6 +49,7 @@ class NetworkKeys:
     network_rtt_loss_weight: float = (
         1.0  # weight of the tokens of a result in the gradient; see train/token_loss.py
     )
+    network_samples: int = 6  # questions answered now and then while training; see train/samples.py
     network_rtt_smoothing: float = (
         0.0  # label smoothing of the second byte of an RTT: standard deviation in steps
     )

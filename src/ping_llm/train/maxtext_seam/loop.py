@@ -12,7 +12,7 @@ import absl.logging
 import jax
 import jax.numpy as jnp
 import numpy as np
-from maxtext.common import checkpointing, metric_logger
+from maxtext.common import checkpointing, metric_logger, train_state_nnx
 from maxtext.common.gcloud_stub import StubSummaryWriter
 from maxtext.input_pipeline import input_pipeline_interface
 from maxtext.trainers.pre_train import train
@@ -36,6 +36,9 @@ class Session(Protocol):
 
     def record(self, kind: str, step: int, scalars: dict[str, float]) -> dict[str, float]:
         """A step's numbers are there; `kind` is train or eval. Returns further ones, for TensorBoard."""
+
+    def sample(self, step: int, weights: Callable[[], dict[str, np.ndarray]]) -> None:
+        """A step was made; `weights` gives the parameters by their names in checkpoints."""
 
     def must_stop(self, step: int) -> bool:
         """Whether to save after this step and end."""
@@ -177,6 +180,7 @@ class _Saver:
         assert self._held is not None
         manager, state, config, iterator, step = self._held
         self._held = None
+        self._session.sample(step, functools.partial(_weights, state))
         stop = self._session.must_stop(step)
         due = manager is not None and checkpointing._should_save_checkpoint_at_step(
             manager, step, config, False
@@ -202,6 +206,12 @@ class _Saver:
         """
         if self._manager is not None:
             checkpointing.wait_until_finished(self._manager)
+
+
+def _weights(state: Any) -> dict[str, np.ndarray]:
+    tree = train_state_nnx.to_checkpoint_dict(state)["params"]["params"]
+    flat = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {"/".join(str(key.key) for key in path): np.asarray(leaf, np.float32) for path, leaf in flat}
 
 
 class _Logger(metric_logger.MetricLogger):
