@@ -237,7 +237,7 @@ def _columns(known: Known) -> Columns:
 def read_data(path: Path, src: str | None = None) -> Columns:
     """Measurements in any form: rows, or what `ingest` reads; `src` is where ping, fping or mtr were run."""
     if (path / MANIFEST_FILE).exists():
-        count = int(load_manifest(path)["measurements"])
+        count = int(load_manifest(path)["counts"]["measurements"])
         if count > MOST_READ:
             raise PingError(
                 f"{path} has {count:,} measurements; the packaged model holds at most {MOST_READ:,} in "
