@@ -288,7 +288,8 @@ def fit(
     Args:
       data: whatever `read` takes: at least 300 measurements.
       run: folder of the run.
-      minutes: minutes of training.
+      minutes: minutes of training. 0: none; the packaged model is tuned to the data, and `ping-llm[query]` is
+        enough.
       config: training config; by default chosen by data and machine.
       traceroutes: `off`, `last` or `hops`, as for `read`.
       start: run to begin with the weights of.
@@ -302,7 +303,7 @@ def fit(
     Returns:
       the report, as in RUN/report/report.json.
     """
-    need("train")
+    need("train" if minutes > 0 else "query")
     from ping_llm.answer.methods.registry import full_name
     from ping_llm.evaluate.inputs import address_questions
     from ping_llm.fit.options import FitOptions

@@ -111,8 +111,9 @@ def basis(answer: RttAnswer) -> list[str]:
         near = " (its network has)" if known["destination_network_trained"] else ", nor its network"
         lines.append(f"unknown destination: it has not been measured{near}")
     if packaged:
+        tuned = ", tuned to these data" if known.get("tuned") else ""
         lines.append(
-            "base, the packaged model: trained on other data, it answers from the measurements given"
+            f"base, the packaged model{tuned}: trained on other data, it answers from the measurements given"
         )
     pair, others = known["pair_measurements"], known["source_measurements"] - known["pair_measurements"]
     lines.append(
@@ -135,7 +136,8 @@ def basis(answer: RttAnswer) -> list[str]:
     lines.append(f"{'in the data' if packaged else 'trained on'}: {', '.join(trained)}")
     calibration = "not calibrated"
     if answer.calibrated:
-        calibration = "calibrated on held-out questions" + (" of other studies" if packaged else "")
+        elsewhere = packaged and not known.get("tuned")
+        calibration = "calibrated on held-out questions" + (" of other studies" if elsewhere else "")
     lines.append(f"kind of question: {known['kind']} · method: {answer.method} ({calibration})")
     return lines
 

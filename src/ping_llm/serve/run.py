@@ -15,7 +15,7 @@ from pathlib import Path
 from ping_llm.errors import PingError, UsageError
 from ping_llm.extras import need
 from ping_llm.hosts import IDLE_SECONDS, is_loopback
-from ping_llm.model.packaged import base_folder
+from ping_llm.model.packaged import answers_from_nothing
 from ping_llm.serve.metrics import Metrics
 from ping_llm.serve.options import ServeOptions
 from ping_llm.serve.workers import supervise
@@ -76,7 +76,7 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
     several = f" with {options.workers} workers" if options.workers > 1 else ""
 
     def started() -> None:
-        if options.data is None and base_folder(options.run) is not None:
+        if options.data is None and answers_from_nothing(options.run):
             say("note: base has no --data to answer from: every request must bring its own context")
         say(f"serving {options.run} at {scheme}://{f'[{host}]' if ':' in host else host}:{port}{several}")
 
