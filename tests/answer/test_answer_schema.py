@@ -67,7 +67,7 @@ DECISIONS = {
             "dst": TEXT, "expected_ms": NUMBER, "fastest": NUMBER, "below": NUMBER, "no_reply": NUMBER,
             "regret_ms": NUMBER, "quantiles_ms": dict.fromkeys(("0.05", "0.5", "0.95"), NUMBER),
         }],
-        "nobody": NUMBER, "timeout_ms": NUMBER, "objective_ms": NUMBER,
+        "nobody": NUMBER, "timeout_ms": NUMBER, "objective_ms": NUMBER, "notes": [TEXT],
     },
     ("explain", "--src", "SRC", "--dst", "DST", "--top", "1"):
         {"median_ms": NUMBER, "measurements": [INFLUENCE], "alternatives": [INFLUENCE]},

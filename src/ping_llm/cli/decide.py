@@ -1,6 +1,7 @@
 """`ping-llm rank`, `explain`, `matrix` and `plan`: from answers to decisions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -54,13 +55,14 @@ def rank(
     _addresses(src, "--src"), _addresses(dst, "--dst")  # what is wrong with them is said at once
     model, context = query.load_with(run, data, no_data, context, src)
     found = query.names(model, places, _MOST)
-    sources, candidates = _named(src, "--src", found), _named(dst, "--dst", found)
+    sources, candidates, notes = found.lists(_addresses(src, "--src"), _addresses(dst, "--dst"))
     if context is not None and len(sources) > 1:
         raise UsageError("--context holds the measurements of one source: give one --src, or --data")
     made = model.rank(
         sources, candidates, at, query.read_context(context, src), objective_ms=slo, timeout_ms=timeout,
         group=group,
     )  # fmt: skip
+    made = replace(made, notes=(*notes, *made.notes))
     if png is not None:
         pictures.ranking_picture(made, png)
     print_json(made.as_dict()) if as_json else print(_ranking_text(made))
@@ -90,7 +92,7 @@ def _ranking_text(made: "Ranking") -> str:
             f"ms are expected: no reply ({likely.no_reply:.1%}, not {best.no_reply:.1%}) counts as "
             f"{made.timeout_ms:g} ms (--timeout)"
         )
-    notes = [note for answer in best.answers for note in answer.notes]
+    notes = [*made.notes, *(note for answer in best.answers for note in answer.notes)]
     return "\n".join(
         [first, *(f"note: {note}" for note in dict.fromkeys(notes)), "", table(rows, header), "",
          f"expected: the mean RTT, where no reply within {made.timeout_ms:g} ms counts as that; regret: how "

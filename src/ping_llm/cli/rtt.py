@@ -125,7 +125,8 @@ def rtt(
         return
     assert src is not None
     assert dst is not None
-    ends = query.names(asked, places).pair(src, dst)
+    found = remote.names if url is not None and not places else query.names(asked, places)
+    ends = found.pair(src, dst)
     known = query.read_context(context, src)
     questions = [
         Question.of(one, other, at, known)

@@ -91,6 +91,7 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
         views.map
     )
     app.get("/v1/ends", summary="Known sources, or destinations, that start with a text.")(views.ends)
+    app.get("/v1/names", summary="The addresses or prefixes that a name stands for.")(views.names)
     app.get("/v1/model", summary="The model: card, calibration, what it was trained on.")(endpoints.model)
 
     @app.get("/healthz", summary="Whether the server runs.")

@@ -149,14 +149,12 @@ class Endpoints:
             for row, src in enumerate(sources)
             for column, dst in enumerate(candidates)
         ]  # fmt: skip
-        count = len(candidates)
 
         def finish(answers: list["RttAnswer"]) -> dict[str, Any]:
-            by_source = [answers[start : start + count] for start in range(0, len(answers), count)]
-            return ranking.rank(
-                by_source, candidates, objective_ms=body.objective_ms, timeout_ms=body.timeout_ms,
-                group=body.group,
-            ).as_dict() | noted(notes)  # fmt: skip
+            return ranking.of_answers(
+                answers, candidates, objective_ms=body.objective_ms, timeout_ms=body.timeout_ms,
+                group=body.group, notes=notes,
+            ).as_dict()  # fmt: skip
 
         asked = self._thread.ask(questions, lambda index, answer: answer, method=body.method, finish=finish)
         return json_response(await unless_gone(request, asked))
