@@ -100,7 +100,8 @@ def to_columns(table: pa.Table | pa.RecordBatch, origin: Place | str, *, needs: 
             f"{place(row)}: {given['src_addr'][row]} and {given['dst_addr'][row]} "
             "are not of the same IP version"
         )
-    return Columns(_times(given, place, count), src, dst, _rtts(given, place, count, "rtt" in needs))
+    time, rtt = _times(given, place, count), _rtts(given, place, count, "rtt" in needs)
+    return Columns(time, src, dst, rtt, probe_id=_probe_ids(given))
 
 
 def _place(origin: Place | str) -> Place:
@@ -155,6 +156,17 @@ def _rtts(given: dict[str, pa.Array], place: Place, count: int, needed: bool) ->
         value = given["rtt"][row]
         raise PingError(f"{place(row)}: rtt {value} must be -1 (no reply) or ms, {MAX_RTT_MS:,.0f} at most")
     return rtt
+
+
+def _probe_ids(given: dict[str, pa.Array]) -> np.ndarray | None:
+    """Probes by their number, for names such as probe:1234; what is none is unknown."""
+    from ping_llm.ingest import arrays
+    from ping_llm.measurements.rules import UNKNOWN
+
+    if "probe_id" not in given:
+        return None
+    number, bad = arrays.integers(given["probe_id"])
+    return np.where(bad, UNKNOWN, number)
 
 
 def read_questions(path: Path) -> tuple[list[Question], np.ndarray | None]:

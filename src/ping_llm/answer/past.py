@@ -15,6 +15,7 @@ from ping_llm.answer.context import Context, Question
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
+from ping_llm.measurements.rules import UNKNOWN
 from ping_llm.recent import Recent
 
 if TYPE_CHECKING:
@@ -154,6 +155,6 @@ class Data:
         block = self.store.read(np.arange(len(self.store)))
         counts = np.diff(block.offsets)
         kind = block.kind if block.kind.any() else None
-        return Columns(
-            block.time, np.repeat(block.src, counts, axis=0), block.dst, block.rtt, kind=kind
-        ).sorted_by_time()
+        probe_id = block.probe_id if (block.probe_id != UNKNOWN).any() else None
+        src = np.repeat(block.src, counts, axis=0)
+        return Columns(block.time, src, block.dst, block.rtt, probe_id=probe_id, kind=kind).sorted_by_time()

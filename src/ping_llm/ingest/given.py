@@ -29,7 +29,7 @@ from ping_llm.ingest.reader import (
 )
 from ping_llm.ingest.records import Chunks, RawFile, Trouble
 from ping_llm.measurements import addresses
-from ping_llm.measurements.rules import ACCEPTED, judge
+from ping_llm.measurements.rules import ACCEPTED, UNKNOWN, judge
 from ping_llm.paths import printable, utf8_name
 
 
@@ -171,6 +171,7 @@ class GivenFiles:
         columns = atlas.read_block(block, _OPTIONS).columns
         judge(columns)
         accepted = np.flatnonzero(columns.verdict == ACCEPTED)
+        probe_id = columns.probe_id[accepted]
         self.left_out += len(columns) - len(accepted) + len(block.oversize)
         return GivenRows(
             _batch(
@@ -179,6 +180,7 @@ class GivenFiles:
                     "src_addr": addresses.unpack(columns.src[accepted]),
                     "dst_addr": addresses.unpack(columns.dst[accepted]),
                     "rtt": pa.array(columns.rtt[accepted]),
+                    "probe_id": pa.array(probe_id, mask=probe_id == UNKNOWN),
                 }
             ),
             stream.name,
