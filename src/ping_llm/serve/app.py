@@ -25,6 +25,7 @@ from ping_llm.serve.requests import (
     RankBody,
     RttBody,
     ScoreBody,
+    sentence,
 )
 from ping_llm.serve.site import add_page
 from ping_llm.serve.views import Views
@@ -133,7 +134,7 @@ def _handle_errors(app: FastAPI) -> None:
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
-        return _refusal(request, Refused(422, str(first["msg"]), ".".join(map(str, first["loc"][1:]))))
+        return _refusal(request, Refused(422, sentence([first]), ".".join(map(str, first["loc"][1:]))))
 
     async def unknown(request: Request, error: Exception) -> Response:
         return _refusal(request, Refused(404, "there is no such path: /docs lists them"))
