@@ -92,6 +92,13 @@ class BaseModel(Model):
             )
         return model
 
+    @property
+    def of_contexts(self) -> "BaseModel":
+        """Without data: each question is answered from its own context alone, as by `rtt`."""
+        model = copy(self)
+        model.data, model.stack = None, None
+        return model
+
     def rtt(self, src: Any, dst: Any = None, at: Any = None, context: Any = None, **how: Any) -> Any:
         """As of any model. The context may be of any sources: all of it is answered from."""
         if context is None or is_table(src):

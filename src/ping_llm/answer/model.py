@@ -52,6 +52,11 @@ class Model(RttModel, AddressQueries):
     _names: tuple[Sequence[Path], Data | None, Names] | None = None
 
     @property
+    def of_contexts(self) -> "Model":
+        """What answers a question that brings its own context."""
+        return self
+
+    @property
     def names(self) -> Names:
         """What looks up names: host names, and those that the places and the data know."""
         # A copy of a model may have other data.
