@@ -73,7 +73,8 @@ DECISIONS = {
         {"median_ms": NUMBER, "measurements": [INFLUENCE], "alternatives": [INFLUENCE]},
     ("plan", "--src", "SRC", "--dst", "DST", "--budget", "1"): {
         "measurements": [{"src_addr": TEXT, "dst_addr": TEXT, "drop": NUMBER}],
-        "questions": int, "candidates": int, "before": NUMBER, "after": NUMBER, "by": TEXT,
+        "questions": int, "candidates": int, "before": NUMBER, "after": NUMBER, "by": TEXT, "budget": int,
+        "is_exhausted": FLAG,
     },
     ("matrix", "--src", "SRC", "--dst", "DST", "--out", "OUT"):
         {"sources": int, "destinations": int, "files": [TEXT]},

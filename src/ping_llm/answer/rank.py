@@ -125,8 +125,9 @@ def rank(
     """
     if not names:
         raise UsageError("rank needs at least one candidate")
-    if timeout_ms <= 0 or (objective_ms is not None and objective_ms <= 0):
-        raise UsageError("the timeout and the objective must be above 0 ms")
+    for words, value in (("timeout", timeout_ms), ("objective", objective_ms)):
+        if value is not None and not 0 < value < np.inf:
+            raise UsageError(f"the {words} must be a number of ms above 0, not {value:g}")
     edges = _edges([answer.distribution for several in answers for answer in several], timeout_ms)
     late = np.stack([_late([answer.distribution for answer in several], edges) for several in answers])
     if group == "worst":
