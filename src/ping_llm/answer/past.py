@@ -129,14 +129,13 @@ class Data:
         newest = rows[np.argmax(index.last_time[rows])]
         same = (index.src[rows] == index.src[newest]).all(axis=1)
         rows = np.sort(rows[same][np.argsort(index.last_time[rows[same]])[-_MOST_ROWS:]])
-        key = src.packed + rows.tobytes()
-        known = self._read.get(key)
-        if known is None:
+
+        def read() -> Columns:
             block = self.store.read(rows)
             own = np.broadcast_to(np.frombuffer(src.packed, np.uint8), block.dst.shape)
-            known = Columns(block.time, own, block.dst, block.rtt)
-            self._read.put(key, known)
-        return known
+            return Columns(block.time, own, block.dst, block.rtt)
+
+        return self._read.get_or(src.packed + rows.tobytes(), read)
 
     def rows_of(self, src: Prefix) -> np.ndarray:
         """Numbers of the rows of a source, or of all sources of a prefix."""

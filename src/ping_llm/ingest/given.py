@@ -6,7 +6,6 @@ are left out, and counted.
 """
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,15 +126,11 @@ class GivenFiles:
                 f"{stream.name}: this looks like the output of ping, fping or mtr, which does not say where "
                 "it was run: `ping-llm ingest FILE --src ADDRESS --out FOLDER` makes measurements of it"
             )
-        text = stream.read(tool_text.MOST_BYTES)
-        if stream.peek(1):
-            raise PingError(
-                f"{stream.name}: output of a tool is read up to {tool_text.MOST_BYTES >> 20} MiB; split it"
-            )
-        written = time.time() if path == STDIN else Path(path).stat().st_mtime
-        columns, lines, strange = tool_text.as_table(text, self._src, written)
-        self.left_out += len(strange)
-        return GivenRows(_batch(columns), stream.name, np.array(lines, np.int64))
+        output = tool_text.read_output(stream, path, self._src)
+        if output.trouble:
+            raise PingError(output.trouble)
+        self.left_out += len(output.strange)
+        return GivenRows(_batch(output.columns), stream.name, np.array(output.lines, np.int64))
 
     def _read_parquet(self, stream: Chunks, path: str) -> Iterator[GivenRows]:
         with as_file(stream, path) as file:
