@@ -10,7 +10,6 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 
 from ping_llm import __version__
-from ping_llm.serve.docs_page import page
 from ping_llm.serve.endpoints import Endpoints
 from ping_llm.serve.metrics import Metrics
 from ping_llm.serve.model_thread import ModelThread
@@ -27,7 +26,7 @@ from ping_llm.serve.requests import (
     ScoreBody,
     sentence,
 )
-from ping_llm.serve.site import add_page
+from ping_llm.serve.site import add_page, docs_page
 from ping_llm.serve.views import Views
 
 
@@ -113,7 +112,7 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return Response(page(app.openapi()), media_type="text/html; charset=utf-8")
+        return Response(docs_page(app.openapi()), media_type="text/html; charset=utf-8")
 
     app.state.page = add_page(app)
     _describe_bodies(app)  # last: a further path would make FastAPI write the document anew
