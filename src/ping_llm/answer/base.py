@@ -28,7 +28,7 @@ from ping_llm.interchange import is_table
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
 from ping_llm.model.packaged import NAME, packaged
-from ping_llm.rows.manifest import MANIFEST_FILE
+from ping_llm.rows.manifest import MANIFEST_FILE, load_manifest
 from ping_llm.tables import counted
 
 #: Data that are read into memory, at most: 56 bytes each, and as much again for the methods.
@@ -244,12 +244,11 @@ def _columns(known: Known) -> Columns:
 def read_data(path: Path, src: str | None = None) -> Columns:
     """Measurements in any form: rows, or what `ingest` reads; `src` is where ping, fping or mtr were run."""
     if (path / MANIFEST_FILE).exists():
-        data = Data(path)
-        count = int(data.store.index.counts.sum())
+        count = int(load_manifest(path)["counts"]["measurements"])
         if count > MOST_READ:
             raise PingError(
                 f"{path} has {count:,} measurements; the packaged model holds at most {MOST_READ:,} in "
                 "memory: `ping-llm fit` makes a model of them"
             )
-        return data.columns()
+        return Data(path).columns()
     return read_columns(path, src=src)
