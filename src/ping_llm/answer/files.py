@@ -128,7 +128,7 @@ def _by_our_names(
 
 def _times(given: dict[str, pa.Array], place: Place, count: int) -> np.ndarray:
     """µs of the times: timestamps, ISO texts, or numbers of seconds; -1 where not known."""
-    from ping_llm.ingest import arrays, tables
+    from ping_llm.ingest import arrays, parquet_tables
     from ping_llm.measurements.rules import BAD, GIVEN, MISSING
 
     if "event_time" not in given:
@@ -137,7 +137,7 @@ def _times(given: dict[str, pa.Array], place: Place, count: int) -> np.ndarray:
     bad = (state == BAD) | ((state == GIVEN) & ((time < 0) | (time >= END_TIME_US)))
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
-        value = str(tables.plain_value(given["event_time"][row]))
+        value = str(parquet_tables.plain_value(given["event_time"][row]))
         raise PingError(f"{place(row)}: event_time {value} is not a time within 1970 to 2100")
     return np.where(state == MISSING, -1, time)
 

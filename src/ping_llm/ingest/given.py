@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ping_llm.errors import PingError
-from ping_llm.ingest import atlas, records, tables, tool_text
+from ping_llm.ingest import atlas, parquet_tables, records, tables, tool_text
 from ping_llm.ingest.containers import contents
 from ping_llm.ingest.options import STDIN, IngestOptions, find_files
 from ping_llm.ingest.reader import (
@@ -136,7 +136,7 @@ class GivenFiles:
         with as_file(stream, path) as file:
             row = 1
             try:
-                for columns, part in tables.parquet_arrays(file, self._needs):
+                for columns, part in parquet_tables.parquet_arrays(file, self._needs):
                     numbers = np.arange(row, row + len(part))
                     yield GivenRows(_batch(columns), stream.name, numbers, "row")
                     row += len(part)

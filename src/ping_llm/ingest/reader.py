@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from ping_llm.ingest import atlas, records, scan, tables, tool_text
+from ping_llm.ingest import atlas, parquet_tables, records, scan, tables, tool_text
 from ping_llm.ingest.columns import TRACEROUTE, ParsedRecords, is_reject
 from ping_llm.ingest.containers import contents
 from ping_llm.ingest.options import RAW_BYTES, STDIN, IngestOptions
@@ -258,7 +258,7 @@ class InputFile:
         with as_file(stream, self.path, self._spool) as path:
             row = 1
             try:
-                for columns, batch in tables.read_parquet(path):
+                for columns, batch in parquet_tables.read_parquet(path):
                     judge(columns)
                     reject_too_fast(columns, self._options.places)
                     numbers = np.arange(row, row + len(batch))
@@ -314,7 +314,7 @@ def first_value(head: bytes) -> bytes:
 
 
 def _row_texts(batch: pa.RecordBatch) -> Callable[[int], bytes]:
-    return lambda index: tables.row_text(batch, index)
+    return lambda index: parquet_tables.row_text(batch, index)
 
 
 def _rejected(
