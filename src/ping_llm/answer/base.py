@@ -33,7 +33,7 @@ from ping_llm.rows.manifest import MANIFEST_FILE, load_manifest
 from ping_llm.splits.novelty import Novelty
 from ping_llm.tables import counted
 
-#: Data that are read into memory, at most: 48 bytes each, and as much again for the methods.
+#: Data that are read into memory, at most: 56 bytes each, and as much again for the methods.
 MOST_READ = 20_000_000
 
 #: Other sources whose measurements an explanation leaves out, one source at a time, and with how many
@@ -113,6 +113,13 @@ class BaseModel(Model):
         methods = {name: method for name, method in self.stack.methods.items() if name != NAME}
         trained = Novelty.of(self._known, Filter)
         replace(self.stack, methods=methods, trained=trained, network_trained=trained).save(folder)
+
+    @property
+    def of_contexts(self) -> "BaseModel":
+        """Without data: each question is answered from its own context alone, as by `rtt`."""
+        model = copy(self)
+        model.data, model.stack = None, None
+        return model
 
     def rtt(self, src: Any, dst: Any = None, at: Any = None, context: Any = None, **how: Any) -> Any:
         """As of any model. The context may be of any sources: all of it is answered from."""

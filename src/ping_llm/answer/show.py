@@ -98,16 +98,15 @@ def basis(answer: RttAnswer) -> list[str]:
         return [f"the network alone, not calibrated; its context was {used}"]
     lines = []
     packaged = known.get("packaged", False)
-    source = known["source_trained"] or known["source_measurements"] > 0
-    destination = known["destination_trained"]
-    if not source and not destination:
+    source = answer.knows_source
+    if not source and not known["destination_trained"]:
         lines.append(
             "UNKNOWN ENDS: neither the source nor the destination has been measured; "
             "this is little more than the distribution of all RTTs"
         )
     elif not source:
         lines.append("unknown source: nothing has been measured from it")
-    elif not destination and not known["pair_measurements"]:
+    elif not answer.knows_destination:
         near = " (its network has)" if known["destination_network_trained"] else ", nor its network"
         lines.append(f"unknown destination: it has not been measured{near}")
     if packaged:

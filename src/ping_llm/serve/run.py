@@ -105,7 +105,6 @@ def _answer(
     from ping_llm.serve.app import create
     from ping_llm.serve.guard import Guard, Log
     from ping_llm.serve.model_thread import ModelThread
-    from ping_llm.serve.newer import reload_when_newer
     from ping_llm.serve.protocol import protocol_class
     from ping_llm.serve.token_file import TokenFile
 
@@ -169,6 +168,20 @@ def _answer(
     ready()
     uvicorn.Server(config).run(sockets=[bound])
     metrics.publish(thread.waiting)
+
+
+async def reload_when_newer(run: Path, seconds: float, reload: Callable[[], None]) -> None:
+    """Call `reload` whenever another model is finished in `run`; looks every so many seconds, for ever."""
+    from ping_llm.model.export import state_of
+
+    known = await asyncio.to_thread(state_of, run)
+    while True:
+        await asyncio.sleep(seconds)
+        found = await asyncio.to_thread(state_of, run)
+        # None: the model is being replaced, or its disk is away.
+        if found is not None and found != known:
+            known = found
+            reload()
 
 
 def readable_by_others(path: Path) -> bool:
