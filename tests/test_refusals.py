@@ -83,7 +83,7 @@ REFUSED = {
         "nothing --run new",
         "table.csv --run new",
         "words.txt --run new",
-        "world --run new --minutes 0",
+        "world --run new --minutes -1",
         "world --run new --config none",
         "world --run new --from nothing",
         "world --run new --from other",
