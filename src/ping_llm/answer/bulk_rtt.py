@@ -11,7 +11,7 @@ import pyarrow as pa
 from ping_llm.answer import show
 from ping_llm.answer.bulk import Job, digest
 from ping_llm.answer.context import Question
-from ping_llm.answer.files import read_questions
+from ping_llm.answer.files import read_questions, without_unused
 from ping_llm.answer.results import RttAnswer
 from ping_llm.errors import UsageError
 from ping_llm.measurements.columns import NO_TIME
@@ -77,7 +77,9 @@ class RttJob(Job):
 
     def key(self, given: _Given) -> dict[str, Any]:
         questions, observed = given
-        texts = "\n".join(f"{one.src} {one.dst} {one.time}" for one in questions).encode()
+        texts = "\n".join(
+            f"{one.src} {one.dst} {one.time} {one.conditions}".rstrip() for one in questions
+        ).encode()
         columns = [np.frombuffer(texts, np.uint8), *([] if observed is None else [observed])]
         return {
             "data": str(self.data.resolve()) if isinstance(self.data, Path) else self.data,
@@ -89,7 +91,7 @@ class RttJob(Job):
 
     def table(self, model: "Model | SimpleModel", given: _Given, rows: np.ndarray) -> pa.Table:
         questions, observed = given
-        asked = [questions[row] for row in rows.tolist()]
+        asked, _ = without_unused([questions[row] for row in rows.tolist()], model)
         made: list[dict[str, Any]] = [{}] * len(rows)
         for index, answer in self._answers(model, asked):
             row = int(rows[index])

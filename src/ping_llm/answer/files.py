@@ -4,10 +4,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from ping_llm.answer.conditions import COLUMNS, LARGEST, unused
 from ping_llm.answer.context import Question
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements import addresses
@@ -100,7 +102,8 @@ def to_columns(table: pa.Table | pa.RecordBatch, origin: Place | str, *, needs: 
             f"{place(row)}: {given['src_addr'][row]} and {given['dst_addr'][row]} "
             "are not of the same IP version"
         )
-    return Columns(_times(given, place, count), src, dst, _rtts(given, place, count, "rtt" in needs))
+    rtt = _rtts(given, place, count, "rtt" in needs)
+    return Columns(_times(given, place, count), src, dst, rtt, **_numbers(given, place))
 
 
 def _place(origin: Place | str) -> Place:
@@ -157,8 +160,27 @@ def _rtts(given: dict[str, pa.Array], place: Place, count: int, needed: bool) ->
     return rtt
 
 
+def _numbers(given: dict[str, pa.Array], place: Place) -> dict[str, np.ndarray]:
+    """The columns that hold conditions, by name; -1 where not known."""
+    from ping_llm.ingest import arrays
+
+    out = {}
+    for column, largest in LARGEST.items():
+        if column not in given:
+            continue
+        values, bad = arrays.integers(given[column])
+        bad = bad | (values < -1) | (values > largest)
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise PingError(
+                f"{place(row)}: {column} {given[column][row]} must be a whole number from 0 to {largest}"
+            )
+        out[column] = values
+    return out
+
+
 def read_questions(path: Path) -> tuple[list[Question], np.ndarray | None]:
-    """A table of src_addr, dst_addr (addresses or prefixes) and, if known, event_time and the rtt."""
+    """A table of src_addr, dst_addr (addresses or prefixes) and, if known, event_time, rtt, size, msm_id."""
     questions: list[Question] = []
     observed: list[np.ndarray] = []
     for table, place in Given(path, ("src_addr", "dst_addr")):
@@ -175,12 +197,39 @@ def questions_of(
     """The same of a table in memory."""
     given, place = _by_our_names(content, origin, ("src_addr", "dst_addr")), _place(origin)
     times = _times(given, place, content.num_rows)
+    numbers = _numbers(given, place)
+    # Packet errors are a result: a table of measurements does not ask about them.
+    stated = {
+        name: numbers[column] for name, column in COLUMNS.items() if column in numbers and name != "errors"
+    }
     questions = []
     for row, (src, dst, time) in enumerate(
         zip(given["src_addr"].to_pylist(), given["dst_addr"].to_pylist(), times.tolist(), strict=True)
     ):
+        known = {name: int(column[row]) for name, column in stated.items() if column[row] >= 0}
         try:
-            questions.append(replace(Question.of(str(src), str(dst)), time=None if time == -1 else time))
+            question = Question.of(str(src), str(dst), conditions=known)
+            questions.append(replace(question, time=None if time == -1 else time))
         except UsageError as error:
             raise PingError(f"{place(row)}: {error}") from None
     return questions, _rtts(given, place, content.num_rows, False) if "rtt" in given else None
+
+
+class _Trained(Protocol):
+    """What was trained on some optional fields, or on none."""
+
+    @property
+    def optional_fields(self) -> tuple[str, ...]: ...
+
+
+def without_unused(questions: Sequence[Question], model: _Trained) -> tuple[list[Question], list[str]]:
+    """The questions of a table with those conditions that a model was trained on, and names of the others.
+
+    A column of a table may be there for another purpose; a condition of a single question is refused instead.
+    """
+    given = [question.conditions for question in questions]
+    if not any(given):
+        return list(questions), []
+    known = model.optional_fields
+    kept = [replace(one, conditions=one.conditions.only(known)) for one in questions]
+    return kept, unused(given, known)

@@ -73,12 +73,18 @@ _KEPT = 2_000_000
 
 
 class Data:
-    """Probe rows (`ping-llm rows build`), found by source through their index."""
+    """Probe rows (`ping-llm rows build`), found by source through their index.
 
-    def __init__(self, path: str | Path, store: "RowStore | MemoryRows | None" = None):
+    Args:
+      also: optional columns to keep, for networks that were trained on them.
+    """
+
+    def __init__(
+        self, path: str | Path, store: "RowStore | MemoryRows | None" = None, also: Sequence[str] = ()
+    ):
         from ping_llm.rows.store import RowStore  # imported late: questions with a context need no rows
 
-        self.path = Path(path)
+        self.path, self._also = Path(path), tuple(also)
         self.store = store or RowStore(path)
         self._read: Recent[bytes, Columns] = Recent(_KEPT, len)
 
@@ -106,7 +112,7 @@ class Data:
     def past(self, question: Question) -> Context:
         """All measurements of the question's source that `history` would give it alone."""
         past = self._past(question.src, question.time)
-        return Context.of(past.src, past.dst, past.time, past.rtt)
+        return Context.of_columns(past)
 
     def context(self, question: Question, most: int) -> Context:
         """The most relevant earlier measurements of a question's source, at most `most`, with their ranks."""
@@ -115,8 +121,7 @@ class Data:
             past = past.take(past.time < question.time)
         past = past.sorted_by_time()
         chosen = relevance(past.dst, question.dst, most)
-        known = past.take(chosen)
-        return Context.of(known.src, known.dst, known.time, known.rtt, np.arange(len(chosen)))
+        return Context.of_columns(past.take(chosen), np.arange(len(chosen)))
 
     def _past(self, src: Prefix, time: int | None) -> Columns:
         index = self.store.index
@@ -133,7 +138,8 @@ class Data:
         if known is None:
             block = self.store.read(rows)
             own = np.broadcast_to(np.frombuffer(src.packed, np.uint8), block.dst.shape)
-            known = Columns(block.time, own, block.dst, block.rtt)
+            also = {name: getattr(block, name).astype(np.int64) for name in self._also}
+            known = Columns(block.time, own, block.dst, block.rtt, **also)
             self._read.put(key, known)
         return known
 

@@ -5,8 +5,9 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from os import environ
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from ping_llm.answer import rank as ranking
+from ping_llm.answer.conditions import LARGEST, Conditions
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.files import to_columns
@@ -42,6 +44,7 @@ TOKEN_VARIABLE = "PING_LLM_TOKEN"
 Address = str | Prefix
 Time = datetime | int | float | str
 Known = Context | Sequence[Measurement] | Table
+Given = Conditions | Mapping[str, int] | None
 
 #: Questions of a request, and bytes: a server takes 1,000 and 4 MiB, and an answer has 80 kB.
 _TOGETHER, _BYTES = 64, 2 << 20
@@ -110,6 +113,11 @@ class Remote:
         values: dict[str, Any] = self._send("GET", "/v1/model").json()
         return values
 
+    @cached_property
+    def optional_fields(self) -> tuple[str, ...]:
+        """Names of the optional fields that the server's model was trained on."""
+        return tuple(self.about().get("optional_fields", ()))
+
     def rtt(
         self,
         src: Address | Table,
@@ -120,13 +128,15 @@ class Remote:
         raw: bool = False,
         method: str = STACK,
         quantiles: Sequence[float] = LEVELS,
+        conditions: Given = None,
     ) -> Any:
         """P(rtt, failure | src, dst, time, context), as `Model.rtt`: of a pair, or of a table of pairs."""
         if is_table(src):
             return rtt_table(self, src, context, quantiles, raw=raw, method=method)  # type: ignore[arg-type]
         if dst is None or not isinstance(src, str | Prefix):
             raise UsageError("ask with a source and a destination, or with a table of src_addr and dst_addr")
-        return self.rtt_many([Question.of(src, dst, at, context)], raw=raw, method=method)[0]
+        question = Question.of(src, dst, at, context, conditions)
+        return self.rtt_many([question], raw=raw, method=method)[0]
 
     def rtt_many(
         self, questions: Sequence[Question], *, raw: bool = False, method: str = STACK
@@ -169,10 +179,11 @@ class Remote:
         timeout_ms: float = ranking.TIMEOUT_MS,
         group: ranking.Group = "mean",
         method: str = STACK,
+        conditions: Given = None,
     ) -> Ranking:
         """Which destination is fastest for a source, or serves several best, as `Model.rank`."""
         sources = [src] if isinstance(src, str | Prefix) else list(src)
-        asked = [Question.of(one, other, at, context) for one in sources for other in dst]
+        asked = [Question.of(one, other, at, context, conditions) for one in sources for other in dst]
         answers = self.rtt_many(asked, method=method)
         by_source = [answers[start : start + len(dst)] for start in range(0, len(answers), len(dst) or 1)]
         names = [str(other) for other in dst]
@@ -190,11 +201,13 @@ class Remote:
         bits: int | None = None,
         version: int | None = None,
         passes: int = PASSES,
+        conditions: Given = None,
     ) -> Completions:
         """The most probable completions of a partial address, as `Model.complete`."""
         body = {
             "src": _text(src), "dst": _text(dst), "field": field, "at": _moment(at), "bits": bits,
             "context": _context_values(context), "top": count, "version": version, "passes": passes,
+            **Conditions.of(conditions).stated,
         }  # fmt: skip
         return _completions(self._post("/v1/complete", body))
 
@@ -210,11 +223,13 @@ class Remote:
         count: int = 10,
         bits: int | None = None,
         passes: int = INVERSE_PASSES,
+        conditions: Given = None,
     ) -> Inverse:
         """Which destinations lie low <= RTT < high ms away from a source, as `Model.inverse`."""
         body = {
             "src": _text(src), "low": float(low), "high": float(high), "within": _text(within), "top": count,
             "at": _moment(at), "context": _context_values(context), "bits": bits, "passes": passes,
+            **Conditions.of(conditions).stated,
         }  # fmt: skip
         values = self._post("/v1/inverse", body)
         return Inverse(_completions(values), values["probability"])
@@ -299,6 +314,7 @@ def _question_values(question: Question) -> dict[str, Any]:
     if question.dst is None:
         raise UsageError("an rtt question must have a destination")
     values: dict[str, Any] = {"src": str(question.src), "dst": str(question.dst)}
+    values |= question.conditions.stated
     if question.time is not None:
         values["at"] = _iso(question.time)
     if question.context is not None:
@@ -316,10 +332,14 @@ def _context_values(known: Known | None) -> list[dict[str, Any]] | None:
 
 def _measurement_values(columns: Columns) -> list[dict[str, Any]]:
     ends = zip(unpack(columns.src).to_pylist(), unpack(columns.dst).to_pylist(), strict=True)
-    return [
+    values = [
         {"src_addr": src, "dst_addr": dst, "rtt": rtt} | ({} if time < 0 else {"event_time": _iso(time)})
         for (src, dst), rtt, time in zip(ends, columns.rtt.tolist(), columns.time.tolist(), strict=True)
     ]
+    for name, column in columns.optional().items():
+        for row in np.flatnonzero(column >= 0).tolist() if name in LARGEST else ():
+            values[row][name] = int(column[row])
+    return values
 
 
 def _answer(question: Question, values: dict[str, Any]) -> RttAnswer:

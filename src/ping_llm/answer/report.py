@@ -5,7 +5,7 @@ given what was measured before it in the same file and in the run's own data.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,6 +134,7 @@ def print_scores(
 ) -> None:
     """Raw bits by field; with JSON one line per measurement, otherwise their means."""
     count, known, sums = 0, 0, np.zeros(len(NAMES))
+    names = model.scorer().names
     results: list[np.ndarray] = []
     for scores in scored(model, path, limit):
         count += len(scores.row)
@@ -143,12 +144,12 @@ def print_scores(
             results.append(scores.bits[:, _RESULT])
         if as_json:
             for place in range(len(scores.row)):
-                print(json.dumps(_values(scores, place)))
+                print(json.dumps(_values(scores, place, names)))
     if png is not None:
         scores_picture(np.concatenate(results) if results else np.zeros(0), path.name, png)
     if not as_json:
         means = sums / max(count, 1)
-        rows = [*zip(NAMES, means, strict=True), ("all", means.sum())]
+        rows = [*((name, means[NAMES.index(name)]) for name in names), ("all", means.sum())]
         print(table([(name, f"{bits:6.2f}") for name, bits in rows], ("field", "  bits")))
         print(f"{count:,} measurements, each shown after {known / max(count, 1):.1f} others of its source")
 
@@ -280,11 +281,11 @@ def _ends(columns: Columns, place: int) -> dict[str, Any]:
     }
 
 
-def _values(scores: Scored, place: int) -> dict[str, Any]:
+def _values(scores: Scored, place: int, names: Sequence[str]) -> dict[str, Any]:
     return _ends(scores.columns, place) | {
         "row": int(scores.row[place]),
         "rtt": float(scores.columns.rtt[place]),
         "known": int(scores.known[place]),
-        "bits": dict(zip(NAMES, (float(bits) for bits in scores.bits[place]), strict=True))
+        "bits": {name: float(scores.bits[place, NAMES.index(name)]) for name in names}
         | {"total": float(scores.bits[place].sum())},
     }

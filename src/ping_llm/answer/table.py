@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from ping_llm.answer.context import Context, Question
-from ping_llm.answer.files import questions_of, to_columns
+from ping_llm.answer.files import questions_of, to_columns, without_unused
 from ping_llm.errors import UsageError
 from ping_llm.interchange import like, to_arrow
 
@@ -30,6 +30,7 @@ def rtt_table(
         raise UsageError(f"quantiles must be between 0 and 1, not {', '.join(map(str, levels))}")
     asked = to_arrow(table)
     questions, _ = questions_of(asked, _ORIGIN)
+    questions, _ = without_unused(questions, model)
     if context is not None:
         questions = list(_with_context(questions, context))
     failure, point = np.empty(len(questions)), np.empty(len(questions))
@@ -58,7 +59,7 @@ def _kind(answer: "RttAnswer") -> str:
 def context_of_table(table: Any) -> Context:
     """The measurements of a table of src_addr, dst_addr, rtt and, if known, event_time."""
     columns = to_columns(to_arrow(table), "the context", needs=("src_addr", "dst_addr", "rtt"))
-    return Context.of(columns.src, columns.dst, columns.time, columns.rtt)
+    return Context.of_columns(columns)
 
 
 def _with_context(questions: Sequence[Question], known: Any) -> Iterator[Question]:

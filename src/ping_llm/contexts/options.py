@@ -10,10 +10,11 @@ from ping_llm.errors import UsageError
 from ping_llm.measurements.schema import KINDS
 from ping_llm.rows import MAX_CONTEXTS_PER_ROW, MEASUREMENTS_PER_CONTEXT
 from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RTT_ENCODINGS, rtt_encoding
+from ping_llm.tokens.vocab import OPTIONAL, OPTIONAL_LENGTHS
 
 #: Names of the fields, as the option `fields` states them.
 REQUIRED_FIELDS = ("src", "dst", "rtt")
-OPTIONAL_FIELDS = ("time", "size", "errors", "msm_id")
+OPTIONAL_FIELDS = ("time", *OPTIONAL)
 
 #: Probabilities become 32-bit thresholds, so that kernel and oracle compare integers.
 ONE = 1 << 32
@@ -204,7 +205,6 @@ class Parameters(NamedTuple):
         part_times = min(round(options.timestamps_part * ONE), ONE - all_times)
         if "time" not in names:
             all_times = part_times = 0
-        sizes = {"size": 3, "errors": 2, "msm_id": 9}
         parameters = cls(
             repeat_source=round(options.repeat_source * ONE),
             prefix=round(options.prefix_probability * ONE),
@@ -228,7 +228,7 @@ class Parameters(NamedTuple):
             msm_id=int("msm_id" in names),
             encoding=encoding.id,
             result_length=1 + encoding.bytes,
-            extra_length=sum(tokens for name, tokens in sizes.items() if name in names),
+            extra_length=sum(tokens for name, tokens in OPTIONAL_LENGTHS.items() if name in names),
             clip_limit_ms=float(options.clip_limit_ms),
         )
         if parameters.max_tokens < parameters.longest_measurement:

@@ -33,6 +33,7 @@ from ping_llm.locks import only_writer
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.model import export
 from ping_llm.model.packaged import NAME, base_folder
 from ping_llm.progress import Progress
 from ping_llm.splits.novelty import Novelty
@@ -63,8 +64,9 @@ def evaluate(
     """
     if run is not None and base_folder(run) is None:
         options = replace(options, destination_context=())
+    every_column = world is not None or (run is not None and export.optional_fields(run) != ())
     with as_tables([str(data_path)], out) as (table,):
-        data = read(Path(table), options)
+        data = read(Path(table), options, every_column)
     return evaluate_data(data, out, options, run, world, answers)
 
 
@@ -280,7 +282,7 @@ def _true_entropies(world: Path, folder: Path, data: EvaluationData) -> dict[str
     def entropies() -> dict[str, float]:
         truth = World.load(world).truth
         asked = {test.name: test.asked for test in data.tests}
-        return {n: float(truth(a.src, a.dst, a.time).entropy().mean()) for n, a in asked.items()}
+        return {n: float(truth(a.src, a.dst, a.time, a.size).entropy().mean()) for n, a in asked.items()}
 
     return _stored_json(folder / "entropy.json", entropies)
 

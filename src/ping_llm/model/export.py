@@ -12,7 +12,7 @@ from ping_llm.files import read_object, read_yaml, whole_file, write_bytes, writ
 from ping_llm.locks import only_writer
 from ping_llm.model import checkpoint, weights
 from ping_llm.model.config import ModelConfig
-from ping_llm.tokens.vocab import VOCABULARY_SIZE
+from ping_llm.tokens.vocab import OPTIONAL, VOCABULARY_SIZE
 
 WEIGHTS, CONFIG, TOKENS, RUN, STACK = "model.safetensors", "config.json", "tokens.json", "run.json", "stack"
 
@@ -157,6 +157,23 @@ def _check_tokens(tokens: dict[str, Any], path: Path) -> None:
 def _stack(folder: Path | None) -> Path | None:
     """The stack of a run or an export."""
     return folder / STACK if folder is not None and (folder / STACK / f"{STACK}.json").is_file() else None
+
+
+def optional_fields(source: Path | str) -> tuple[str, ...]:
+    """Names of the optional fields that a run, a checkpoint or an export was trained on."""
+    path = Path(source)
+    folder = next((each for each in (path, path / "export") if (each / TOKENS).is_file()), None)
+    if folder is not None:
+        return stated_fields(read_object(folder / TOKENS))
+    step = _newest_step(path)
+    return () if step is None else stated_fields(_tokens(_run_of(step)))
+
+
+def stated_fields(tokens: dict[str, Any]) -> tuple[str, ...]:
+    """The same of the content of a tokens.json."""
+    context = tokens.get("context")
+    names = str(context.get("fields", "")) if isinstance(context, dict) else ""
+    return tuple(name for name in OPTIONAL if name in [one.strip() for one in names.split(",")])
 
 
 def _newest_step(path: Path) -> Path | None:

@@ -1,6 +1,6 @@
 """Measurements as columns → tokens, compiled: what the reference does, many at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from ping_llm.tokens.vocab import (
     LARGEST_SIZE,
     LEAST_FIELDS,
     MEASUREMENT,
+    OPTIONAL,
     SRC_IPV4,
     SRC_IPV6,
     Field,
@@ -78,6 +79,21 @@ class StatementColumns:
             errors=np.full(count, -1, np.int64),
             msm_id=np.full(count, -1, np.int64),
         )
+
+    def state(self, optional: Collection[str] = (), timed: bool = True) -> None:
+        """Fill `order` in as questions do: source (once per context), destination, time, optional, result.
+
+        Args:
+          optional: names of the optional fields to state where they are known.
+          timed: whether to state times where they are known.
+        """
+        further = [field for name, field in OPTIONAL.items() if name in optional]
+        for first in (True, False):
+            for has_time in (True, False):
+                rows = (self.first == first) & ((self.seconds >= 0) == has_time)
+                order = [Field.SRC] * first + [Field.DST] + [Field.TIME] * (has_time and timed)
+                order += [*further, Field.RESULT]
+                self.order[rows, : len(order)] = order
 
     @classmethod
     def from_contexts(cls, contexts: Sequence[Sequence[Statement]]) -> "StatementColumns":

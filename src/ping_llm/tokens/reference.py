@@ -156,12 +156,19 @@ def _encode_field(
             return encode_time(value, previous_seconds)
         case Field.RESULT:
             return encode_result(value, encoding)
+        case _:
+            return encode_optional(field, value)
+
+
+def encode_optional(field: Field, value: int) -> list[int]:
+    match field:
         case Field.SIZE:
             return [vocab.SIZE, *_bytes(value, 2)]
         case Field.ERRORS:
             return [vocab.ERRORS, *_bytes(min(value, vocab.LARGEST_ERRORS), 1)]
         case Field.MSM_ID:
             return [vocab.MSM_ID, *_bytes(value, 8)]
+    raise ValueError(f"{field.name} is not an optional field")
 
 
 def encode_address(field: Field, address: Prefix) -> list[int]:

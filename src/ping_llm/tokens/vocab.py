@@ -83,6 +83,10 @@ ROLES: dict[Field, tuple[int, ...]] = {
     Field.MSM_ID: (MSM_ID,),
 }
 
+#: Optional fields by the names of `ContextOptions.fields`, in the order of stating, and the tokens of each.
+OPTIONAL = {"size": Field.SIZE, "errors": Field.ERRORS, "msm_id": Field.MSM_ID}
+OPTIONAL_LENGTHS = {"size": 3, "errors": 2, "msm_id": 9}
+
 #: The field that each role token begins. PAD, MEASUREMENT, PREFIX_END and THROUGHPUT begin none.
 FIELD_OF_ROLE: dict[int, Field] = {role: field for field, roles in ROLES.items() for role in roles}
 
