@@ -18,6 +18,7 @@ from ping_llm.answer.methods.registry import make
 from ping_llm.answer.model import Model
 from ping_llm.answer.past import Data
 from ping_llm.answer.questions import CELLS, KINDS
+from ping_llm.answer.remote import _question_values
 from ping_llm.answer.report import print_scores
 from ping_llm.answer.score import NAMES
 from ping_llm.answer.show import generated_text, generated_values, rtt_values
@@ -31,6 +32,7 @@ from ping_llm.measurements.history import History
 from ping_llm.measurements.schema import Measurement
 from ping_llm.model import export
 from ping_llm.model.random import random_tensors
+from ping_llm.serve.requests import RttBody, body_of, question_of
 from ping_llm.splits.novelty import Novelty
 from ping_llm.tokens import vocab
 from ping_llm.tokens.reference import decode
@@ -41,7 +43,7 @@ from ping_llm.tokens.vocab import Field
 query_commands.register(app)
 
 SRC, DST = "192.0.2.1", "198.51.100.7"
-FIELDS = "src,dst,rtt,time,size,errors,msm_id"
+FIELDS = "src,dst,rtt,time,size,errors,msm_id,probe_id"
 AT = 1_714_521_600
 
 
@@ -82,18 +84,18 @@ def stack_of(train: Columns) -> Stack:
 def earlier(count: int = 5, size: int | None = 64) -> list[Measurement]:
     times = [datetime.fromtimestamp(AT - 600 * (count - n), UTC) for n in range(count)]
     return [
-        Measurement(time, SRC, f"198.51.100.{n}", 10.0 + n, size=size, msm_id=7)
+        Measurement(time, SRC, f"198.51.100.{n}", 10.0 + n, size=size, msm_id=7, probe_id=9)
         for n, time in enumerate(times)
     ]
 
 
 def test_the_prompt_states_conditions_and_those_of_its_context(knowing):
-    asked = Question.of(SRC, DST, AT, earlier(), {"msm_id": 2**40, "size": 1000})
+    asked = Question.of(SRC, DST, AT, earlier(), {"probe_id": 6012, "msm_id": 2**40, "size": 1000})
     (prompt,) = knowing.prompts([asked])
     *context, question = decode([*prompt.ids.tolist(), vocab.BYTE0, vocab.BYTE0])
-    assert question.order == (Field.DST, Field.TIME, Field.SIZE, Field.MSM_ID, Field.RESULT)
-    assert (question.size, question.msm_id, question.errors) == (1000, 2**40, None)
-    assert [(one.size, one.msm_id, one.errors) for one in context] == [(64, 7, None)] * 5
+    assert question.order == (Field.DST, Field.TIME, Field.SIZE, Field.MSM_ID, Field.PROBE_ID, Field.RESULT)
+    assert (question.size, question.msm_id, question.probe_id) == (1000, 2**40, 6012)
+    assert [(one.size, one.msm_id, one.errors, one.probe_id) for one in context] == [(64, 7, None, 9)] * 5
     assert all(one.order[-1] is Field.RESULT for one in context)
 
 
@@ -107,7 +109,7 @@ def test_a_model_without_fields_states_what_it_always_did(model):
 
 @pytest.mark.parametrize("count", [6, 40])
 def test_a_context_that_does_not_fit_loses_its_least_relevant(knowing, count):
-    asked = Question.of(SRC, DST, AT, earlier(count), {"size": 1, "errors": 2, "msm_id": 3})
+    asked = Question.of(SRC, DST, AT, earlier(count), {"size": 1, "errors": 2, "msm_id": 3, "probe_id": 4})
     (prompt,) = knowing.prompts([asked])
     assert len(prompt.ids) <= prompt.room <= knowing.config.max_length
     assert prompt.given == count
@@ -128,15 +130,15 @@ def test_conditions_change_the_answer_by_every_way_of_asking(knowing_run, rows, 
     ]
     assert "50%" in note
 
-    expected = loaded.rtt(src, dst, AT, conditions={"size": 1000, "msm_id": 7})
+    expected = loaded.rtt(src, dst, AT, conditions={"size": 1000, "msm_id": 7, "probe_id": 9})
     words = ["query", "rtt", str(knowing_run), "--data", str(rows), "--json"]
-    one = ["--src", src, "--dst", dst, "--at", str(AT), "--size", "1000", "--msm-id", "7"]
+    one = ["--src", src, "--dst", dst, "--at", str(AT), "--size", "1000", "--msm-id", "7", "--probe", "9"]
     printed = json.loads(CliRunner().invoke(app, [*words, *one], catch_exceptions=False).stdout)
     assert printed == json.loads(json.dumps(rtt_values(expected)))
-    assert printed["conditions"] == {"size": 1000, "msm_id": 7}
+    assert printed["conditions"] == {"size": 1000, "msm_id": 7, "probe_id": 9}
 
     pairs = tmp_path / "pairs.csv"
-    pairs.write_text(f"src,dst,time,size,msm_id\n{src},{dst},{AT},1000,7\n{src},{dst},{AT},,\n")
+    pairs.write_text(f"src,dst,time,size,msm_id,probe_id\n{src},{dst},{AT},1000,7,9\n{src},{dst},{AT},,,\n")
     result = CliRunner().invoke(app, [*words, "--pairs", str(pairs)], catch_exceptions=False)
     first, second = map(json.loads, result.stdout.splitlines())
     assert first["quantiles"] == printed["quantiles"]
@@ -144,7 +146,14 @@ def test_conditions_change_the_answer_by_every_way_of_asking(knowing_run, rows, 
     assert "conditions" not in second
 
     table = pa.table(
-        {"src_addr": [src], "dst_addr": [dst], "event_time": [AT], "size": [1000], "msm_id": [7]}
+        {
+            "src_addr": [src],
+            "dst_addr": [dst],
+            "event_time": [AT],
+            "size": [1000],
+            "msm_id": [7],
+            "probe_id": [9],
+        }
     )
     assert loaded.rtt(table)["q0.5"][0].as_py() == expected.distribution.quantile(0.5)
 
@@ -240,7 +249,7 @@ def measured(count: int = 24) -> Columns:
 
 def test_scores_have_the_bits_of_every_field(knowing, model):
     scorer = knowing.scorer()
-    assert scorer.names == ("start", "src", "dst", "time", "result", "size", "errors", "msm_id")
+    assert scorer.names == ("start", "src", "dst", "time", "result", "size", "errors", "msm_id", "probe_id")
     parts = list(scorer.add(measured()))
     bits, rows = (np.concatenate([getattr(part, name) for part in parts]) for name in ("bits", "row"))
     assert sorted(rows.tolist()) == list(range(24))
@@ -259,24 +268,15 @@ def test_score_prints_the_fields_of_a_file(knowing, tmp_path, capsys):
     pq.write_table(measured().to_arrow(), tmp_path / "file.parquet")
     print_scores(knowing, tmp_path / "file.parquet", 3, as_json=True)
     first, *_ = map(json.loads, capsys.readouterr().out.splitlines())
-    assert list(first["bits"]) == [
-        "start",
-        "src",
-        "dst",
-        "time",
-        "result",
-        "size",
-        "errors",
-        "msm_id",
-        "total",
-    ]
+    assert list(first["bits"]) == [*knowing.scorer().names, "total"]
+    assert first["bits"]["probe_id"] > 0
     assert first["bits"]["total"] == pytest.approx(sum(list(first["bits"].values())[:-1]))
 
 
 def test_sampled_measurements_have_the_fields(knowing, model):
     made = generated_values(knowing.generate(SRC, measurements=4, seed=3))["histories"][0]
     for one in made:
-        assert {"size", "packet_error_count", "msm_id"} <= one.keys()
+        assert {"size", "packet_error_count", "msm_id", "probe_id"} <= one.keys()
     assert any(one["size"] is not None for one in made)
     assert "size" in generated_text(knowing.generate(SRC, measurements=2, seed=3))
     assert "size" not in generated_values(model.generate(SRC, measurements=2, seed=3))["histories"][0][0]
@@ -287,18 +287,21 @@ def test_evaluation_has_the_bits_of_every_field(knowing, model):
     from ping_llm.evaluate.tables import likelihood_tables
 
     figures = by_order(knowing, measured(6))
-    assert list(figures["all_fields"]["by_field"]) == [
-        "src",
-        "dst",
-        "time",
-        "size",
-        "errors",
-        "msm_id",
-        "result",
-    ]
+    names = ["src", "dst", "time", "size", "errors", "msm_id", "probe_id", "result"]
+    assert list(figures["all_fields"]["by_field"]) == names
     assert figures["all_fields"]["by_field"]["result"] != figures["all_fields"]["result_without"]
     # Stated or not, the order without optional fields is one of those that are always there.
     usual = figures["with_time"]["by_order"]["src dst time result"]["result"]
     assert figures["all_fields"]["result_without"] == pytest.approx(usual)
     assert "msm_id" in "".join(likelihood_tables(figures))
     assert "all_fields" not in by_order(model, measured(6))
+
+
+def test_a_question_reaches_a_server_with_all_that_it_states():
+    """What `connect` sends is read as the same question."""
+    asked = Question.of(SRC, DST, AT, earlier(), {"size": 1000, "errors": 1, "msm_id": 2**62, "probe_id": 9})
+    body = body_of(RttBody, json.loads(json.dumps(_question_values(asked))))
+    again = question_of(body.src, body.dst, body.at, body.context, conditions=body.conditions)
+    assert replace(again, context=None) == replace(asked, context=None)
+    for name in ("size", "packet_error_count", "msm_id", "probe_id"):
+        np.testing.assert_array_equal(again.context.column(name), asked.context.column(name))

@@ -10,12 +10,17 @@ from typing import Any, Self
 
 from ping_llm.errors import UsageError
 from ping_llm.measurements.schema import MAX_PACKET_ERRORS
-from ping_llm.tokens.vocab import LARGEST_MSM_ID, LARGEST_SIZE
+from ping_llm.tokens.vocab import LARGEST_MSM_ID, LARGEST_PROBE_ID, LARGEST_SIZE
 
 #: The column of the measurements table that holds each.
-COLUMNS = {"size": "size", "errors": "packet_error_count", "msm_id": "msm_id"}
+COLUMNS = {"size": "size", "errors": "packet_error_count", "msm_id": "msm_id", "probe_id": "probe_id"}
 #: The largest value of each of these columns.
-LARGEST = {"size": LARGEST_SIZE, "packet_error_count": MAX_PACKET_ERRORS, "msm_id": LARGEST_MSM_ID}
+LARGEST = {
+    "size": LARGEST_SIZE,
+    "packet_error_count": MAX_PACKET_ERRORS,
+    "msm_id": LARGEST_MSM_ID,
+    "probe_id": LARGEST_PROBE_ID,
+}
 
 
 @dataclass(frozen=True)
@@ -25,12 +30,13 @@ class Conditions:
     Attributes:
       size: bytes of the payload.
       errors: packets that were sent and not answered.
-      msm_id: Atlas measurement.
+      msm_id, probe_id: Atlas measurement and probe.
     """
 
     size: int | None = None
     errors: int | None = None
     msm_id: int | None = None
+    probe_id: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in self.stated.items():

@@ -164,7 +164,7 @@ class Question:
           src, dst: addresses, or prefixes such as 203.0.113.0/24 or 203.0.113.?
           at: a datetime, seconds since 1970 or an ISO text; not given: not known.
           context: past measurements of the source: a context, measurements, or a table of them.
-          conditions: what is known besides: any of `size`, `errors` and `msm_id`.
+          conditions: what is known besides: any of `size`, `errors`, `msm_id`, `probe_id`.
 
         Raises:
           UsageError: what cannot be, and why.

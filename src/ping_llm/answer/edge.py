@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ping_llm.model.engine import Engine
 
 #: Of tokens.json, as in other exports (`model.export.FORMAT`).
-_FORMAT = 1
+_FORMATS = (1, 2)
 
 CONFIG, TOKENS, VERDICT = "config.json", "tokens.json", "verdict.json"
 
@@ -50,8 +50,8 @@ def load(folder: Path, *, int8: bool = False, threads: int = 0) -> RttModel:
         raise PingError(f"{folder} is not an edge export: `ping-llm export RUN --to edge` writes one")
     config = ModelConfig.from_llama(read_object(folder / CONFIG), str(folder / CONFIG))
     tokens = read_object(folder / TOKENS)
-    if tokens.get("format") != _FORMAT:
-        raise PingError(f"{folder / TOKENS} has format {tokens.get('format')}; it must be {_FORMAT}")
+    if tokens.get("format") not in _FORMATS:
+        raise PingError(f"{folder / TOKENS} has format {tokens.get('format')}; it must be 1 or 2")
     if not isinstance(tokens.get("context", {}), dict):
         raise PingError(f"{folder / TOKENS}: context is {tokens['context']!r}; it must be an object")
     engine = EdgeEngine(config, folder / (INT8_GRAPH if int8 else GRAPH), threads)

@@ -169,6 +169,8 @@ def _numbers(given: dict[str, pa.Array], place: Place) -> dict[str, np.ndarray]:
         if column not in given:
             continue
         values, bad = arrays.integers(given[column])
+        # Tokens hold no larger probe id, but a table may: such a one is not stated.
+        values = np.where((values > largest) & (column == "probe_id"), -1, values)
         bad = bad | (values < -1) | (values > largest)
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
@@ -180,7 +182,7 @@ def _numbers(given: dict[str, pa.Array], place: Place) -> dict[str, np.ndarray]:
 
 
 def read_questions(path: Path) -> tuple[list[Question], np.ndarray | None]:
-    """A table of src_addr, dst_addr (addresses or prefixes) and, if known, event_time, rtt, size, msm_id."""
+    """A table of src_addr, dst_addr (addresses or prefixes) and, if known, event_time, rtt, conditions."""
     questions: list[Question] = []
     observed: list[np.ndarray] = []
     for table, place in Given(path, ("src_addr", "dst_addr")):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ping_llm.answer.conditions import COLUMNS, Conditions
+from ping_llm.answer.conditions import COLUMNS, LARGEST, Conditions
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID
@@ -127,7 +127,7 @@ def ways(
 def _conditions(queries: Queries, index: int, optional: Collection[str]) -> Conditions:
     given = ((name, getattr(queries, COLUMNS[name])) for name in optional)
     stated = {name: int(column[index]) for name, column in given if column is not None}
-    return Conditions(**{name: value for name, value in stated.items() if value != UNKNOWN})
+    return Conditions(**{n: value for n, value in stated.items() if UNKNOWN < value <= LARGEST[COLUMNS[n]]})
 
 
 def end(packed: np.ndarray, bits: np.ndarray | None, index: int) -> Prefix:

@@ -337,7 +337,7 @@ def _measurement_values(columns: Columns) -> list[dict[str, Any]]:
         for (src, dst), rtt, time in zip(ends, columns.rtt.tolist(), columns.time.tolist(), strict=True)
     ]
     for name, column in columns.optional().items():
-        for row in np.flatnonzero(column >= 0).tolist() if name in LARGEST else ():
+        for row in np.flatnonzero((column >= 0) & (column <= LARGEST[name])).tolist():
             values[row][name] = int(column[row])
     return values
 

@@ -38,6 +38,7 @@ def rank(
     size: int | None = query.SIZE,
     errors: int | None = query.ERRORS,
     msm_id: int | None = query.MSM_ID,
+    probe: int | None = query.PROBE,
     context: Path | None = query.CONTEXT,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
@@ -62,7 +63,7 @@ def rank(
         raise UsageError("--context holds the measurements of one source: give one --src, or --data")
     made = model.rank(
         sources, candidates, at, query.read_context(context, src), objective_ms=slo, timeout_ms=timeout,
-        group=group, conditions=query.conditions_of(size, errors, msm_id),
+        group=group, conditions=query.conditions_of(size, errors, msm_id, probe),
     )  # fmt: skip
     if png is not None:
         pictures.ranking_picture(made, png)
@@ -109,6 +110,7 @@ def explain(
     size: int | None = query.SIZE,
     errors: int | None = query.ERRORS,
     msm_id: int | None = query.MSM_ID,
+    probe: int | None = query.PROBE,
     context: Path | None = query.CONTEXT,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
@@ -130,7 +132,7 @@ def explain(
         if len(end.ends) > 1:
             raise UsageError(f"{end.note}; name one of them")
     query.say(*ends)
-    given = query.conditions_of(size, errors, msm_id)
+    given = query.conditions_of(size, errors, msm_id, probe)
     question = Question.of(ends[0].ends[0], ends[1].ends[0], at, query.read_context(context, src), given)
     made = model.explain(question, left_out=top)
     if png is not None:

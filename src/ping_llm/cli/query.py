@@ -61,6 +61,7 @@ _TRAINED = "if the model was trained on it (network_fields)."
 SIZE = typer.Option(None, "--size", help=f"Payload of the packets in bytes, {_TRAINED}")
 ERRORS = typer.Option(None, "--errors", help=f"Packets that were not answered, {_TRAINED}")
 MSM_ID = typer.Option(None, "--msm-id", help=f"Atlas measurement, {_TRAINED}")
+PROBE = typer.Option(None, "--probe", help=f"Atlas probe, {_TRAINED}")
 _TOP = typer.Option(10, "--top", help="Number of answers.")
 _BITS = typer.Option(
     None, "--bits", help="Prefix length of the answers (8, 16, 24 …).  [default: whole addresses]"
@@ -136,11 +137,13 @@ def say(*named: "Named") -> None:
             typer.echo(f"note: {one.note}", err=True)
 
 
-def conditions_of(size: int | None, errors: int | None, msm_id: int | None) -> "Conditions":
+def conditions_of(
+    size: int | None, errors: int | None, msm_id: int | None, probe: int | None
+) -> "Conditions":
     """What a question states besides its ends and its time."""
     from ping_llm.answer.conditions import Conditions
 
-    return Conditions(size, errors, msm_id)
+    return Conditions(size, errors, msm_id, probe)
 
 
 def simple_method(name: str, data: Path | None) -> "SimpleModel":
@@ -161,6 +164,7 @@ def complete(
     size: int | None = SIZE,
     errors: int | None = ERRORS,
     msm_id: int | None = MSM_ID,
+    probe: int | None = PROBE,
     context: Path | None = CONTEXT,
     data: Path | None = DATA,
     no_data: bool = NO_DATA,
@@ -191,7 +195,7 @@ def complete(
         known = _known(model, src, dst, at, context)
     elif context is not None or data is not None:
         raise UsageError("--context and --data need --field dst and --src: a context has a known source")
-    conditions = conditions_of(size, errors, msm_id)
+    conditions = conditions_of(size, errors, msm_id, probe)
     given = src if field == "dst" else dst
     title = f"{'source' if field == 'src' else 'destination'} given {given or 'nothing'}"
     if samples is not None:
@@ -222,6 +226,7 @@ def inverse(
     size: int | None = SIZE,
     errors: int | None = ERRORS,
     msm_id: int | None = MSM_ID,
+    probe: int | None = PROBE,
     context: Path | None = CONTEXT,
     data: Path | None = DATA,
     no_data: bool = NO_DATA,
@@ -247,7 +252,7 @@ def inverse(
     known = read_context(context, src)
     answer = model.inverse(
         src, low, high, at, known, within=within, count=top, bits=bits, passes=passes,
-        conditions=conditions_of(size, errors, msm_id),
+        conditions=conditions_of(size, errors, msm_id, probe),
     )  # fmt: skip
     limits = None
     if places:

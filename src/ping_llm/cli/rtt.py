@@ -35,6 +35,7 @@ def rtt(
     size: int | None = query.SIZE,
     errors: int | None = query.ERRORS,
     msm_id: int | None = query.MSM_ID,
+    probe: int | None = query.PROBE,
     context: Path | None = query.CONTEXT,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
@@ -44,8 +45,8 @@ def rtt(
     pairs: Path | None = typer.Option(
         None,
         "--pairs",
-        help="Table with src, dst and optionally time, rtt, size and msm_id, in any format that `ingest` "
-        "reads: one answer per row.",
+        help="Table with src, dst and optionally time, rtt, size, msm_id and probe_id, in any format that "
+        "`ingest` reads: one answer per row.",
     ),
     out: Path | None = typer.Option(
         None, "--out", help="With --pairs: folder for the answers as Parquet by day; it resumes."
@@ -82,11 +83,12 @@ def rtt(
     from ping_llm.answer.context import Question
     from ping_llm.tables import print_json
 
-    conditions = query.conditions_of(size, errors, msm_id)
+    conditions = query.conditions_of(size, errors, msm_id, probe)
     if pairs is not None:
         if src or dst or context or conditions:
             raise UsageError(
-                "--pairs excludes --src, --dst, --context, --size, --errors and --msm-id: the table has them"
+                "--pairs excludes --src, --dst, --context, --size, --errors, --msm-id and --probe: the table "
+                "has them"
             )
         if below is not None or consistency:
             raise UsageError("--pairs excludes --below and --consistency, which are for a single question")

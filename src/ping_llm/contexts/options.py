@@ -32,7 +32,8 @@ class ContextOptions:
         unnamed_source_probability: share of contexts that do not name their source: they state
             `addresses.unnamed`.
         ordered_fields: share of contexts whose measurements all state their fields in the order in which
-            questions do: source, destination, time, result. In the rest each has an order of its own.
+            questions do: source, destination, time, optional fields, result. In the rest each has an order
+            of its own.
         focus_probability: share of focused contexts among those that cannot hold their whole row.
         focus_destinations: a focused context turns on one to this many destinations, all numbers alike.
         wide_probability: share of wide contexts among those, which have as many destinations as they can.
@@ -49,7 +50,7 @@ class ContextOptions:
         max_context_tokens: largest context; 0 means the sequence's length.
         max_segments: most contexts in a sequence. Attention kernels have a limit too; set both alike.
         kinds: kinds of measurements that enter contexts: any of ping,hop,last; empty: all that are there.
-        fields: what a measurement states: src,dst,rtt and any of time,size,errors,msm_id.
+        fields: what a measurement states: src,dst,rtt and any of time,size,errors,msm_id,probe_id.
         rtt_encoding: compact, float64, micros, log or clipped.
         clip_limit_ms: the largest RTT of `clipped`.
     """
@@ -165,6 +166,8 @@ class ContextOptions:
             "kinds": "",
         }
         stated = {name: value for name, value in self.as_dict().items() if later.get(name) != value}
+        if self.ordered_fields > 0 and not set(OPTIONAL).isdisjoint(self.field_names):
+            stated["result"] = "last"  # it came before the optional fields once
         text = json.dumps(stated, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -192,6 +195,7 @@ class Parameters(NamedTuple):
     size: int
     errors: int
     msm_id: int
+    probe_id: int
     encoding: int
     result_length: int  # tokens of the longest result
     extra_length: int  # tokens of the optional fields, when all are known
@@ -226,6 +230,7 @@ class Parameters(NamedTuple):
             size=int("size" in names),
             errors=int("errors" in names),
             msm_id=int("msm_id" in names),
+            probe_id=int("probe_id" in names),
             encoding=encoding.id,
             result_length=1 + encoding.bytes,
             extra_length=sum(tokens for name, tokens in OPTIONAL_LENGTHS.items() if name in names),

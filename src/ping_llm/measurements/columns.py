@@ -34,8 +34,8 @@ class Queries:
       src, dst: uint8 [n, 16]; of a prefix, the bytes after it are zero.
       src_bits, dst_bits: int64 [n], length of each prefix; 0 is a whole address. None: all are whole.
       owner: int64 [n], which context each looks back on, where each brings its own (`History.of_contexts`).
-      size, packet_error_count, msm_id: int64 [n], UNKNOWN where not stated; None: nowhere. Only networks that
-        were trained on them use them.
+      size, packet_error_count, msm_id, probe_id: int64 [n], UNKNOWN where not stated; None: nowhere.
+        Only networks that were trained on them use them.
     """
 
     time: np.ndarray
@@ -47,6 +47,7 @@ class Queries:
     size: np.ndarray | None = None
     packet_error_count: np.ndarray | None = None
     msm_id: np.ndarray | None = None
+    probe_id: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.time)
@@ -89,7 +90,8 @@ class Columns:
         return Columns(**columns)
 
     def queries(self) -> Queries:
-        return Queries(self.time, self.src, self.dst, size=self.size, msm_id=self.msm_id)
+        known = {"size": self.size, "msm_id": self.msm_id, "probe_id": self.probe_id}
+        return Queries(self.time, self.src, self.dst, **known)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """For `polars.DataFrame(measurements)`, `pyarrow.table(measurements)` and others that read Arrow."""

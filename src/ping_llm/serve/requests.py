@@ -51,6 +51,7 @@ class MeasurementBody(Body):
     size: int | None = _number("bytes of the payload", "size")
     packet_error_count: int | None = _number("packets that were not answered", "packet_error_count")
     msm_id: int | None = _number("Atlas measurement", "msm_id")
+    probe_id: int | None = _number("Atlas probe", "probe_id")
 
 
 _CONDITION = ", if the model was trained on it"
@@ -62,10 +63,11 @@ class ConditionsBody(Body):
     size: int | None = _number("bytes of the payload" + _CONDITION, "size")
     errors: int | None = _number("packets that were not answered" + _CONDITION, "packet_error_count")
     msm_id: int | None = _number("Atlas measurement" + _CONDITION, "msm_id")
+    probe_id: int | None = _number("Atlas probe" + _CONDITION, "probe_id")
 
     @property
     def conditions(self) -> Conditions:
-        return Conditions(self.size, self.errors, self.msm_id)
+        return Conditions(self.size, self.errors, self.msm_id, self.probe_id)
 
 
 ContextBody = Annotated[
