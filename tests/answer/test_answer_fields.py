@@ -48,9 +48,8 @@ def trained(world) -> Model:
 
     @jax.jit
     def step(params, state, data):
-        value, gradient = jax.value_and_grad(loss)(params, data)
-        updates, state = optimizer.update(gradient, state)
-        return optax.apply_updates(params, updates), state, value
+        updates, state = optimizer.update(jax.grad(loss)(params, data), state)
+        return optax.apply_updates(params, updates), state
 
     params = engine._params
     state = optimizer.init(params)
@@ -58,16 +57,18 @@ def trained(world) -> Model:
     with Batches(rows, options, batch_size=BATCH, length=LENGTH, seed=1, threads=0) as batches:
         for batch in islice(batches, STEPS):
             data = (batch["inputs"], batch["targets"], batch["inputs_position"], batch["inputs_segmentation"])
-            params, state, value = step(params, state, data)
-    print(f"{float(value):.3f} nats per token")
+            params, state = step(params, state, data)
     engine._params = params
     return Model(engine, rtt_encoding("compact"), {"context": options.as_dict()})
 
 
+@pytest.mark.slow
 def test_the_rtt_given_the_size_differs_as_the_world_says(world, trained):
     """Each source has an access link of its own; a byte costs 12 times as much on one as on another."""
     simulated, measured = world
-    pairs = np.unique(np.concatenate([measured.src, measured.dst], axis=1), axis=0)
+    pairs, count = np.unique(np.concatenate([measured.src, measured.dst], axis=1), axis=0, return_counts=True)
+    # One packet in ten is large: of a pair with 140 measurements, too few to learn from in so few steps.
+    pairs = pairs[count > 200]
     src, dst = pairs[:, :16], pairs[:, 16:]
     at = np.full(len(pairs), measured.time.max())
     true = {size: simulated.truth(src, dst, at, size).quantile(0.5) for size in (48, 1000)}
@@ -77,8 +78,8 @@ def test_the_rtt_given_the_size_differs_as_the_world_says(world, trained):
         for size in (48, 1000)
     }
     expected, found = true[1000] - true[48], known[1000] - known[48]
-    print(np.stack([true[48], known[48], expected, found]).round(2))
+    assert len(pairs) == 9
     assert expected.max() > 5 * expected.min() > 0
     assert (found > 0).all()
-    np.testing.assert_allclose(found, expected, rtol=0.35, atol=2.0)
+    np.testing.assert_allclose(found, expected, rtol=0.2, atol=1.0)
     np.testing.assert_allclose(known[48], true[48], rtol=0.1)
