@@ -11,10 +11,11 @@ import pyarrow as pa
 from ping_llm.answer import show
 from ping_llm.answer.bulk import Job, digest
 from ping_llm.answer.context import Question
-from ping_llm.answer.files import read_questions, without_unused
+from ping_llm.answer.files import read_questions
 from ping_llm.answer.results import RttAnswer
 from ping_llm.errors import UsageError
 from ping_llm.measurements.columns import NO_TIME
+from ping_llm.model import export
 
 if TYPE_CHECKING:
     from ping_llm.answer.answering import SimpleModel
@@ -71,7 +72,8 @@ class RttJob(Job):
         return SimpleModel(self.method, self.data)
 
     def read(self) -> tuple[_Given, np.ndarray]:
-        questions, observed = read_questions(self.path)
+        known = () if self.run is None else export.optional_fields(self.run)
+        questions, observed = read_questions(self.path, known)
         times = (NO_TIME if one.time is None else one.time for one in questions)
         return (questions, observed), np.fromiter(times, np.int64, len(questions))
 
@@ -91,7 +93,7 @@ class RttJob(Job):
 
     def table(self, model: "Model | SimpleModel", given: _Given, rows: np.ndarray) -> pa.Table:
         questions, observed = given
-        asked, _ = without_unused([questions[row] for row in rows.tolist()], model)
+        asked = [questions[row] for row in rows.tolist()]
         made: list[dict[str, Any]] = [{}] * len(rows)
         for index, answer in self._answers(model, asked):
             row = int(rows[index])

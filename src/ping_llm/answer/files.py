@@ -1,15 +1,14 @@
 """Tables that belong to a query: contexts, pairs, measurements to score."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from ping_llm.answer.conditions import COLUMNS, LARGEST, unused
+from ping_llm.answer.conditions import COLUMNS, LARGEST
 from ping_llm.answer.context import Question
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements import addresses
@@ -54,10 +53,12 @@ def read_columns(
     needs: tuple[str, ...] = ("src_addr", "dst_addr", "rtt"),
     limit: int | None = None,
     src: str | None = None,
+    optional: Collection[str] = (),
 ) -> Columns:
     """The measurements of a file or folder, the first `limit` of them, in its order.
 
     Args:
+      optional: names of the optional columns to read, where the table has them.
       src: where ping, fping or mtr were run, if it is the output of one of them.
     """
     parts: list[Columns] = []
@@ -66,13 +67,19 @@ def read_columns(
         if left is not None:
             table = table.slice(0, left)
             left -= table.num_rows
-        parts.append(to_columns(table, place, needs=needs))
+        parts.append(to_columns(table, place, needs=needs, optional=optional))
         if left == 0:
             break
     return Columns.concatenate(parts)
 
 
-def to_columns(table: pa.Table | pa.RecordBatch, origin: Place | str, *, needs: tuple[str, ...]) -> Columns:
+def to_columns(
+    table: pa.Table | pa.RecordBatch,
+    origin: Place | str,
+    *,
+    needs: tuple[str, ...],
+    optional: Collection[str] = (),
+) -> Columns:
     """Check and convert. `needs` names the required columns; the others may be missing or null.
 
     An unknown time is -1, an unknown rtt NaN.
@@ -103,7 +110,7 @@ def to_columns(table: pa.Table | pa.RecordBatch, origin: Place | str, *, needs: 
             "are not of the same IP version"
         )
     rtt = _rtts(given, place, count, "rtt" in needs)
-    return Columns(_times(given, place, count), src, dst, rtt, **_numbers(given, place))
+    return Columns(_times(given, place, count), src, dst, rtt, **_numbers(given, place, optional))
 
 
 def _place(origin: Place | str) -> Place:
@@ -160,13 +167,13 @@ def _rtts(given: dict[str, pa.Array], place: Place, count: int, needed: bool) ->
     return rtt
 
 
-def _numbers(given: dict[str, pa.Array], place: Place) -> dict[str, np.ndarray]:
-    """The columns that hold conditions, by name; -1 where not known."""
+def _numbers(given: dict[str, pa.Array], place: Place, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """Those of the wanted columns that the table has; -1 where not known."""
     from ping_llm.ingest import arrays
 
     out = {}
     for column, largest in LARGEST.items():
-        if column not in given:
+        if column not in given or column not in wanted:
             continue
         values, bad = arrays.integers(given[column])
         # Tokens hold no larger probe id, but a table may: such a one is not stated.
@@ -181,29 +188,46 @@ def _numbers(given: dict[str, pa.Array], place: Place) -> dict[str, np.ndarray]:
     return out
 
 
-def read_questions(path: Path) -> tuple[list[Question], np.ndarray | None]:
-    """A table of src_addr, dst_addr (addresses or prefixes) and, if known, event_time, rtt, conditions."""
+def read_questions(path: Path, optional: Collection[str] = ()) -> tuple[list[Question], np.ndarray | None]:
+    """A table of src_addr, dst_addr (addresses or prefixes) and, if known, event_time, rtt, conditions.
+
+    Args:
+      optional: conditions that the model was trained on. A note names the others that the table has.
+    """
     questions: list[Question] = []
     observed: list[np.ndarray] = []
+    unused: list[str] = []
     for table, place in Given(path, ("src_addr", "dst_addr")):
-        asked, rtt = questions_of(table, place)
+        asked, rtt = questions_of(table, place, optional)
+        unused = unused or [name for name in conditions_in(table) if name not in optional]
         questions += asked
         observed.append(np.full(len(asked), np.nan) if rtt is None else rtt)
+    if unused:
+        print(f"note: {path}: {', '.join(unused)} not used: the model was not trained on it", file=sys.stderr)
     every = np.concatenate(observed)
     return questions, None if np.isnan(every).all() else every
 
 
+def conditions_in(table: pa.Table | pa.RecordBatch) -> list[str]:
+    """Names of the conditions that a table of questions states; packet errors are a result, no question."""
+    from ping_llm.ingest.tables import match_columns
+
+    places = match_columns(table.schema.names)
+    found = {
+        name: places[column] for name, column in COLUMNS.items() if column in places and name != "errors"
+    }
+    return [name for name, place in found.items() if table[place].null_count < table.num_rows]
+
+
 def questions_of(
-    content: pa.Table | pa.RecordBatch, origin: Place | str
+    content: pa.Table | pa.RecordBatch, origin: Place | str, optional: Collection[str] = ()
 ) -> tuple[list[Question], np.ndarray | None]:
     """The same of a table in memory."""
     given, place = _by_our_names(content, origin, ("src_addr", "dst_addr")), _place(origin)
     times = _times(given, place, content.num_rows)
-    numbers = _numbers(given, place)
-    # Packet errors are a result: a table of measurements does not ask about them.
-    stated = {
-        name: numbers[column] for name, column in COLUMNS.items() if column in numbers and name != "errors"
-    }
+    wanted = [name for name in conditions_in(content) if name in optional]
+    numbers = _numbers(given, place, [COLUMNS[name] for name in wanted])
+    stated = {name: numbers[COLUMNS[name]] for name in wanted}
     questions = []
     for row, (src, dst, time) in enumerate(
         zip(given["src_addr"].to_pylist(), given["dst_addr"].to_pylist(), times.tolist(), strict=True)
@@ -215,23 +239,3 @@ def questions_of(
         except UsageError as error:
             raise PingError(f"{place(row)}: {error}") from None
     return questions, _rtts(given, place, content.num_rows, False) if "rtt" in given else None
-
-
-class _Trained(Protocol):
-    """What was trained on some optional fields, or on none."""
-
-    @property
-    def optional_fields(self) -> tuple[str, ...]: ...
-
-
-def without_unused(questions: Sequence[Question], model: _Trained) -> tuple[list[Question], list[str]]:
-    """The questions of a table with those conditions that a model was trained on, and names of the others.
-
-    A column of a table may be there for another purpose; a condition of a single question is refused instead.
-    """
-    given = [question.conditions for question in questions]
-    if not any(given):
-        return list(questions), []
-    known = model.optional_fields
-    kept = [replace(one, conditions=one.conditions.only(known)) for one in questions]
-    return kept, unused(given, known)

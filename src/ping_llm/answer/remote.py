@@ -242,7 +242,7 @@ class Remote:
         """
         if not isinstance(measurements, Columns):
             needs = ("src_addr", "dst_addr", "rtt")
-            measurements = to_columns(to_arrow(measurements), "the table", needs=needs)
+            measurements = to_columns(to_arrow(measurements), "the table", needs=needs, optional=LARGEST)
         lines = "".join(f"{json.dumps(one)}\n" for one in _measurement_values(measurements))
         response = self._send("POST", "/v1/score", lines, "application/x-ndjson")
         scores = [json.loads(line) for line in response.text.splitlines()]

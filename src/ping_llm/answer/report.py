@@ -121,7 +121,8 @@ def scored(model: "Model", path: Path, limit: int | None = None) -> "Iterator[Sc
         for batch, place in Given(path, NEEDS):
             if limit is not None:
                 batch = batch.slice(0, limit - row)
-            for scores in scorer.add(to_columns(batch, place, needs=NEEDS)):
+            part = to_columns(batch, place, needs=NEEDS, optional=model.optional_columns)
+            for scores in scorer.add(part):
                 progress.advance(len(scores.row))
                 yield scores
             row += batch.num_rows
@@ -158,7 +159,7 @@ def print_results(
     model: "Model", path: Path, limit: int | None, as_json: bool, png: Path | None = None
 ) -> None:
     """Bits and tail probability of every result; with JSON one line per measurement."""
-    measured = read_columns(path, needs=NEEDS, limit=limit)
+    measured = read_columns(path, needs=NEEDS, limit=limit, optional=model.optional_columns)
     bits, tails = [np.zeros(0)], [np.zeros(0)]
     shown: list[dict[str, Any]] = []
     with Progress("measurements", len(measured)) as progress:
@@ -199,7 +200,7 @@ def print_anomalies(
     Raw bits of all results select the candidates, because they are cheap; calibrated answers rank them. With
     `above`, all results are compared with their answers, and those outside the central interval are listed.
     """
-    measured = read_columns(path, needs=NEEDS, limit=limit)
+    measured = read_columns(path, needs=NEEDS, limit=limit, optional=model.optional_columns)
     rows = np.arange(len(measured))
     candidates = max(_CANDIDATES * (count or 0), 64)
     if above is None and count is not None and len(rows) > candidates and model.knows_addresses:

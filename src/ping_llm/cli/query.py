@@ -370,10 +370,11 @@ def read_context(path: Path | None, src: str | None = None) -> "Context | None":
     """Earlier measurements of the source, from a file."""
     if path is None:
         return None
+    from ping_llm.answer.conditions import LARGEST
     from ping_llm.answer.context import Context
     from ping_llm.answer.files import read_columns
 
-    columns = read_columns(path, src=_address(src))
+    columns = read_columns(path, src=_address(src), optional=LARGEST)
     return Context.of_columns(columns)
 
 

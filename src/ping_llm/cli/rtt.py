@@ -197,12 +197,9 @@ def _rtt_pairs(
     as_json: bool,
     png: Path | None,
 ) -> None:
-    from ping_llm.answer.files import read_questions, without_unused
+    from ping_llm.answer.files import read_questions
 
-    questions, observed = read_questions(path)
-    questions, unused = without_unused(questions, model)
-    if unused:
-        typer.echo(f"note: {path}: {', '.join(unused)} not used: the model was not trained on it", err=True)
+    questions, observed = read_questions(path, model.optional_fields)
     _answer_all(ask, questions, observed, as_json, png)
 
 
