@@ -30,7 +30,8 @@ class Given:
         if (self._path / MANIFEST_FILE).exists():
             from ping_llm.answer.past import Data
 
-            yield Data(self._path).columns().to_arrow(), _place(str(self._path))
+            data = Data(self._path, also=tuple(LARGEST))
+            yield data.columns().to_arrow(), _place(str(self._path))
             return
         from ping_llm.ingest.given import GivenFiles
 

@@ -19,6 +19,7 @@ from ping_llm.recent import Recent
 
 if TYPE_CHECKING:
     from ping_llm.contexts.memory_rows import MemoryRows
+    from ping_llm.rows.block import RowBlock
     from ping_llm.rows.store import RowStore
 
 #: A neighbour of a destination shares these first bytes with it: /24 of IPv4 (packed at 12), /48 of IPv6.
@@ -138,8 +139,7 @@ class Data:
         if known is None:
             block = self.store.read(rows)
             own = np.broadcast_to(np.frombuffer(src.packed, np.uint8), block.dst.shape)
-            also = {name: getattr(block, name).astype(np.int64) for name in self._also}
-            known = Columns(block.time, own, block.dst, block.rtt, **also)
+            known = Columns(block.time, own, block.dst, block.rtt, **self._optional(block))
             self._read.put(key, known)
         return known
 
@@ -160,6 +160,10 @@ class Data:
         block = self.store.read(np.arange(len(self.store)))
         counts = np.diff(block.offsets)
         kind = block.kind if block.kind.any() else None
+        src = np.repeat(block.src, counts, axis=0)
         return Columns(
-            block.time, np.repeat(block.src, counts, axis=0), block.dst, block.rtt, kind=kind
+            block.time, src, block.dst, block.rtt, kind=kind, **self._optional(block)
         ).sorted_by_time()
+
+    def _optional(self, block: "RowBlock") -> dict[str, np.ndarray]:
+        return {name: getattr(block, name).astype(np.int64) for name in self._also}

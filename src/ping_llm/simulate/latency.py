@@ -3,8 +3,7 @@
     failed with probability  p(target, its local hour) + p(access)
     else  RTT = shift + jitter
           shift  = great circle × inflation of the AS pair, detour, route of the day
-                   + access delay + target's delay + congestion (access, local time of day)
-                   + size × time per byte of the access link
+                   + access delay (and per byte) + target's delay + congestion (access, local time of day)
           jitter = log-logistic, now and then (spike weight) a heavier one
 
 Log-logistic because it looks like measured jitter (steep start, long tail) and has a closed-form CDF *and*
@@ -16,7 +15,7 @@ the largest RTT in real dumps (302 s).
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -206,15 +205,10 @@ class Truth:
 
     @classmethod
     def of(
-        cls,
-        latency: Latency,
-        probe: np.ndarray,
-        target: np.ndarray,
-        second: np.ndarray,
-        size: np.ndarray | int = 0,
+        cls, latency: Latency, probe: np.ndarray, target: np.ndarray, second: np.ndarray, size: Any = 0
     ) -> "Truth":
-        given = (array.astype(np.int64) for array in np.broadcast_arrays(probe, target, second, size))
-        parameters = np.empty((len(second), 7))
+        given = [array.astype(np.int64) for array in np.broadcast_arrays(probe, target, second, size)]
+        parameters = np.empty((len(given[0]), 7))
         distributions(latency, *given, parameters)
         return cls(parameters)
 

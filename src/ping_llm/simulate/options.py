@@ -111,7 +111,10 @@ class WorldOptions:
         return int(datetime(first.year, first.month, first.day, tzinfo=UTC).timestamp())
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        values = asdict(self)
+        if not self.size_delay:
+            del values["size_delay"]  # as before it was known
+        return values
 
 
 def default_probes(measurements: int) -> int:
