@@ -32,3 +32,17 @@ def test_it_keeps_what_was_used_last_within_its_bound(most, steps):
             plain.popitem(last=False)
     assert len(recent) == len(plain)
     assert all(recent.get(key) == value for key, value in plain.items())
+
+
+def test_what_is_not_kept_is_made_once():
+    made = []
+
+    def make():
+        made.append(len(made))
+        return f"value {len(made)}"
+
+    kept = Recent(2)
+    assert [kept.get_or("a", make), kept.get_or("a", make)] == ["value 1", "value 1"]
+    assert (kept.get_or("b", make), kept.get_or("c", make), kept.get_or("a", make)) == (
+        "value 2", "value 3", "value 4",
+    )  # fmt: skip

@@ -1,17 +1,14 @@
 """The functions of the public API: thin, and lazy about what they import."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ping_llm.errors import PingError, UsageError
 from ping_llm.extras import need
-from ping_llm.interchange import Table, is_table, to_arrow
+from ping_llm.interchange import Table, is_table, to_arrow, write_beside
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ping_llm.answer.model import Model
     from ping_llm.answer.remote import Remote
     from ping_llm.ingest.run import IngestReport
@@ -288,7 +285,8 @@ def fit(
     Args:
       data: whatever `read` takes: at least 300 measurements.
       run: folder of the run.
-      minutes: minutes of training.
+      minutes: minutes of training. 0: none; the packaged model is tuned to the data, and `ping-llm[query]` is
+        enough.
       config: training config; by default chosen by data and machine.
       traceroutes: `off`, `last` or `hops`, as for `read`.
       start: run to begin with the weights of.
@@ -302,7 +300,7 @@ def fit(
     Returns:
       the report, as in RUN/report/report.json.
     """
-    need("train")
+    need("train" if minutes > 0 else "query")
     from ping_llm.answer.methods.registry import full_name
     from ping_llm.evaluate.inputs import address_questions
     from ping_llm.fit.options import FitOptions
@@ -389,23 +387,5 @@ def _measurements(data: "Paths | Table") -> "Measurements":
 
 
 def _write_beside(data: "Paths | Table", folder: Path) -> Path:
-    """A table as a Parquet file beside a folder, named by its content: another table is another input."""
-    import pyarrow.parquet as pq
-
-    from ping_llm.files import whole_file
-
-    table = _measurements(data).to_arrow()
-    path = folder.parent / f"{folder.name}-input-{_digest(table)}.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        with whole_file(path) as aside:
-            pq.write_table(table, aside)
-    return path
-
-
-def _digest(table: "pa.Table") -> str:
-    digest = hashlib.sha256()
-    for column in table.combine_chunks().columns:
-        for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers()):
-            digest.update(buffer if buffer is not None else b"-")
-    return digest.hexdigest()[:8]
+    """A table as a Parquet file beside a folder: an input like any other."""
+    return write_beside(_measurements(data).to_arrow(), folder)

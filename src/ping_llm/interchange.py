@@ -3,7 +3,9 @@
 None of them is imported here but pyarrow: a table brings its own library along.
 """
 
+import hashlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -44,6 +46,28 @@ def like(table: "pa.Table", original: Any) -> Any:
     library = sys.modules.get(type(original).__module__.partition(".")[0])
     from_arrow = getattr(type(original), "from_arrow", None) or getattr(library, "from_arrow", None)
     return table if from_arrow is None else from_arrow(table)
+
+
+def write_beside(table: "pa.Table", folder: Path) -> Path:
+    """The table as a Parquet file beside a folder, named by its content: another table is another input."""
+    import pyarrow.parquet as pq
+
+    from ping_llm.files import whole_file
+
+    path = folder.parent / f"{folder.name}-input-{_digest(table)}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        with whole_file(path) as aside:
+            pq.write_table(table, aside)
+    return path
+
+
+def _digest(table: "pa.Table") -> str:
+    digest = hashlib.sha256()
+    for column in table.combine_chunks().columns:
+        for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers()):
+            digest.update(buffer if buffer is not None else b"-")
+    return digest.hexdigest()[:8]
 
 
 def _is_text(kind: "pa.DataType") -> bool:

@@ -23,6 +23,14 @@ class Recent[Key: Hashable, Value]:
             self._values.move_to_end(key)
             return self._values[key]
 
+    def get_or(self, key: Key, make: Callable[[], Value]) -> Value:
+        """The value of a key; one that is not kept is made, and kept. Two threads may make the same."""
+        found = self.get(key)
+        if found is None:
+            found = make()
+            self.put(key, found)
+        return found
+
     def put(self, key: Key, value: Value) -> None:
         """Keep a value; one that is larger than the bound by itself is not kept."""
         size = self._size(value)

@@ -313,6 +313,17 @@ def test_query_needs_no_run(file):
     assert "in the data: pair no, source yes, destination yes" in text
 
 
+def test_rows_are_data_too(file, tmp_path):
+    """The documentation names them first. Methods that draw at random see another order: 1 % apart."""
+    ingested, rows = tmp_path / "measurements", tmp_path / "rows"
+    ping_llm.ingest([file], ingested)
+    ping_llm.build_rows([ingested], rows)
+    wanted = _printed("query", "rtt", "base", "--data", file, "--src", "20.0.1.7", "--dst", "50.3.1.9")
+    for data in (ingested, rows):
+        made = _printed("query", "rtt", "base", "--data", data, "--src", "20.0.1.7", "--dst", "50.3.1.9")
+        assert made["quantiles"] == pytest.approx(wanted["quantiles"], rel=0.05)
+
+
 def test_query_without_anything_says_what_is_missing():
     result = CliRunner().invoke(app, ["query", "rtt", "--src", "20.0.1.7", "--dst", "50.3.1.9"])
     assert result.exit_code != 0

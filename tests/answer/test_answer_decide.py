@@ -1,6 +1,7 @@
 """`rank`, `explain` and `matrix` on a run with random weights and a real stack."""
 
 import base64
+import csv
 import json
 import re
 import subprocess
@@ -119,8 +120,14 @@ def test_a_matrix_goes_on_where_it_stopped(asked, run, rows, tmp_path):
     assert names == [src]
     assert shown == pytest.approx(expected[0], abs=0.051)
     assert "http" not in page
-    lines = (tmp_path / "second" / "matrix.csv").read_text().splitlines()
-    assert len(lines) == 5
+    with (tmp_path / "second" / "matrix.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    exact = pq.read_table(tmp_path / "second" / "matrix.parquet").to_pylist()
+    assert [line["dst"] for line in lines] == [row["dst"] for row in exact]
+    for line, row in zip(lines, exact, strict=True):
+        for name, digits in (("no_reply", 5), ("point", 3), ("q05", 3), ("q95", 3)):
+            assert float(line[name]) == round(row[name], digits)
+            assert len(line[name].partition(".")[2]) <= digits
     simulator = json.loads((tmp_path / "second" / "simulator.json").read_text())
     assert [pair["dst"] for pair in simulator["pairs"]] == candidates
     assert simulator["pairs"][0]["rtt"] == sorted(simulator["pairs"][0]["rtt"])
@@ -137,3 +144,30 @@ def test_what_a_matrix_refuses(tmp_path):
     with pytest.raises(UsageError, match="listed twice"):
         matrices.matrix(iter, ["192.0.2.1", "192.0.2.1"], ["192.0.2.1"], tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_option_that_is_wrong_is_named_with_what_it_may_be(run, rows):
+    words = ["rank", run, "--data", rows, "--src", "192.0.2.1"]
+    for more, said in (
+        (["--dst", "198.51.100.7", "--slo", "-5"], "--slo must be a number of ms above 0, not -5"),
+        (["--dst", "198.51.100.7", "--timeout", "nan"], "--timeout must be a number of ms above 0, not nan"),
+        (["--dst", "no such/missing.txt"], "and there is no file no such/missing.txt"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(said)):
+            invoke(*words, *more)
+    with pytest.raises(UsageError, match="and there is no file missing"):
+        invoke("matrix", run, "--data", rows, "--src", "192.0.2.1", "--dst", "missing txt", "--out", "never")
+
+
+def test_a_ranking_says_of_which_ends_nothing_is_known(asked, run, rows):
+    model, src, candidates = asked
+    assert model.rank(src, candidates).notes == ()
+    (note,) = model.rank("192.0.2.1", candidates if "." in src else ["198.51.100.7"]).notes[:1]
+    assert note == "unknown source 192.0.2.1: nothing has been measured from it"
+    nobody = "203.0.113.9" if "." in src else "2001:db8::9"
+    (note,) = model.rank(src, [*candidates, nobody]).notes
+    assert (
+        note == f"1 of {len(candidates) + 1} destinations are unknown, they have not been measured: {nobody}"
+    )
+    text = invoke("rank", run, "--data", rows, "--src", "192.0.2.1", "--dst", "203.0.113.9,198.51.100.7")
+    assert "note: unknown source 192.0.2.1: nothing has been measured from it" in text

@@ -63,6 +63,33 @@ def test_data_in_memory_are_known_too(names, data):
     columns = Data(data / "rows").columns()
     index = NameIndex([data / "places.csv"], Data.of(columns))
     assert Names(index).find("AS3333") == names.find("AS3333")
+    assert Names(index).find("probe:1", "source") == names.find("probe:1", "source")
+
+
+@pytest.mark.parametrize("form", ["rows", "csv", "atlas"])
+def test_the_packaged_model_knows_the_probes_of_whatever_it_is_given(data, tmp_path, form):
+    """Also a CSV with a probe that is no number, which is unknown, and not an error."""
+    given = data / "rows"
+    results = [(n, "192.0.2.1", 1) for n in range(3)] + [(n, "192.0.2.2", 2) for n in range(3)]
+    if form == "csv":
+        given = tmp_path / "pings.csv"
+        lines = [f"{1_700_000_000 + n},{src},198.51.100.7,{10 + n},{probe}" for n, src, probe in results]
+        lines.append("1700000009,192.0.2.3,198.51.100.7,12,nobody")
+        given.write_text("\n".join(["event_time,src_addr,dst_addr,rtt,probe_id", *lines]) + "\n")
+    elif form == "atlas":
+        given = tmp_path / "pings.jsonl"
+        ping = {"type": "ping", "fw": 5000, "af": 4, "dst_addr": "198.51.100.7", "sent": 1, "rcvd": 1}
+        given.write_text("".join(
+            json.dumps(ping | {"from": src, "prb_id": probe, "timestamp": 1_700_000_000 + n, "avg": 10.0 + n,
+                               "min": 10.0 + n, "max": 10.0 + n, "result": [{"rtt": 10.0 + n}]}) + "\n"
+            for n, src, probe in results
+        ))  # fmt: skip
+    model = ping_llm.load("base", data=given)
+    found = model.names.find("probe:2", "source")
+    assert (found.addresses, found.note) == (["192.0.2.2"], "probe:2 is 192.0.2.2")
+    answer = model.rtt("probe:2", "198.51.100.7")
+    assert answer.notes[0] == "probe:2 is 192.0.2.2"
+    assert answer.rests_on["source_measurements"] > 0
 
 
 def test_probes(names):

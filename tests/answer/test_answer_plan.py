@@ -71,7 +71,7 @@ def test_the_first_measurement_is_the_best_of_all(pairs, by):
     assert first.drop == pytest.approx(max(drops.values()))
     assert drops[first.src, first.dst] == pytest.approx(first.drop)
     assert made.before == pytest.approx(before / len(asked))
-    assert len({(each.src, each.dst) for each in made.measurements}) == 3
+    assert len({(each.src, each.dst) for each in made.measurements}) == len(made.measurements) <= 3
     assert made.before - made.after == pytest.approx(
         sum(each.drop for each in made.measurements) / len(asked)
     )
@@ -79,11 +79,27 @@ def test_the_first_measurement_is_the_best_of_all(pairs, by):
 
 def test_a_plan_is_bounded_by_its_candidates(pairs):
     model, asked = pairs
-    made = model.plan(asked, 50, asked[:2])
-    assert len(made.measurements) == made.candidates == 2
+    helpful = {(each.src, each.dst) for each in model.plan(asked, 2).measurements}
+    candidates = [question for question in asked if (str(question.src), str(question.dst)) in helpful]
+    made = model.plan(asked, 50, candidates)
+    assert {(each.src, each.dst) for each in made.measurements} == helpful
+    assert made.candidates == len(helpful) == 2
+    assert not made.is_exhausted
     only = model.plan(asked[:1], 1, asked[5:6])  # a source without questions cannot help
     assert only.measurements == ()
     assert only.before == only.after
+
+
+def test_a_plan_ends_where_nothing_more_would_help(pairs, run, tmp_path):
+    """Each pair once: with a budget for all of them, measurements that would only confuse are not listed."""
+    model, asked = pairs
+    made = model.plan(asked, 10)
+    assert all(each.drop > 0 for each in made.measurements)
+    assert made.is_exhausted == (len(made.measurements) < 10)
+    assert made.after < made.before
+    text = decide._plan_text(replace(made, measurements=made.measurements[:1], is_exhausted=True))
+    assert "no other possible measurement is expected to lower it: the budget of 10 is not used up" in text
+    assert "lower it" not in decide._plan_text(replace(made, is_exhausted=False))
 
 
 def test_what_a_plan_refuses(pairs):

@@ -67,13 +67,14 @@ DECISIONS = {
             "dst": TEXT, "expected_ms": NUMBER, "fastest": NUMBER, "below": NUMBER, "no_reply": NUMBER,
             "regret_ms": NUMBER, "quantiles_ms": dict.fromkeys(("0.05", "0.5", "0.95"), NUMBER),
         }],
-        "nobody": NUMBER, "timeout_ms": NUMBER, "objective_ms": NUMBER,
+        "nobody": NUMBER, "timeout_ms": NUMBER, "objective_ms": NUMBER, "notes": [TEXT],
     },
     ("explain", "--src", "SRC", "--dst", "DST", "--top", "1"):
         {"median_ms": NUMBER, "measurements": [INFLUENCE], "alternatives": [INFLUENCE]},
     ("plan", "--src", "SRC", "--dst", "DST", "--budget", "1"): {
         "measurements": [{"src_addr": TEXT, "dst_addr": TEXT, "drop": NUMBER}],
-        "questions": int, "candidates": int, "before": NUMBER, "after": NUMBER, "by": TEXT,
+        "questions": int, "candidates": int, "before": NUMBER, "after": NUMBER, "by": TEXT, "budget": int,
+        "is_exhausted": FLAG,
     },
     ("matrix", "--src", "SRC", "--dst", "DST", "--out", "OUT"):
         {"sources": int, "destinations": int, "files": [TEXT]},

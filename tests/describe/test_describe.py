@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from ping_llm.describe import describe, sample
 from ping_llm.describe.figures import Runs
 from ping_llm.errors import PingError, UsageError
+from ping_llm.ingest.options import IngestOptions
+from ping_llm.ingest.run import ingest
 from ping_llm.measurements.schema import MEASUREMENTS, MEASUREMENTS_WITH_KIND
 from ping_llm.simulate import WorldOptions, simulate
 from ping_llm.splits.options import ShardOptions
@@ -295,3 +297,29 @@ def test_figures_by_country_and_system(tmp_path):
     text = subprocess.run([*PROGRAM, *command], capture_output=True, check=True, text=True).stdout
     assert "destinations by AS" in text
     assert "AS3333" in text
+
+
+def test_what_ingest_did_not_take_is_shown_by_reason(tmp_path):
+    """A result that is faster than light, one without a time, a copy, and three measurements."""
+    rows = [
+        "1700000000,192.0.2.1,198.51.100.7,80", "1700000001,192.0.2.1,198.51.100.7,81",
+        "1700000002,192.0.2.1,198.51.100.7,-1", "1700000002,192.0.2.1,198.51.100.7,-1",
+        "1700000003,192.0.2.1,198.51.100.7,2", ",192.0.2.1,198.51.100.7,80",
+    ]  # fmt: skip
+    (tmp_path / "pings.csv").write_text("\n".join(["event_time,src_addr,dst_addr,rtt", *rows]) + "\n")
+    places = tmp_path / "places.csv"
+    places.write_text("prefix,latitude,longitude\n192.0.2.0/24,52,5\n198.51.100.0/24,40,-74\n")
+    out = tmp_path / "out"
+    ingest([str(tmp_path / "pings.csv")], out, IngestOptions(places=(str(places),)))
+    found = describe([str(out)])
+    assert found.as_json()["rows"] == 3
+    assert found.as_json()["ingest"] == json.loads((out / "ingest.json").read_text())["total"]
+    shown = [re.split(r"  +", line.strip()) for line in found.as_text().splitlines()]
+    for row in (["duplicates", "1 (16.7 %)"], ["rejected", "2 (33.3 %)"], ["too_fast", "1 (16.7 %)"]):
+        assert row in shown
+    assert "too_fast" in found.as_html()
+    both = describe([str(out), str(out)])
+    assert both.ingested.rejects["too_fast"] == 2
+    assert "ingest" not in describe([str(out / "date=2023-11-14")]).as_json()  # its folder does not say
+    (out / "ingest.json").write_text("{}")
+    assert describe([str(out)]).ingested is None

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 from atlas_results import ping, write_lines
 
-from ping_llm.ingest import records, tables
+from ping_llm.ingest import parquet_tables, records
 from ping_llm.ingest.options import MAX_RECORD_BYTES, IngestOptions
 from ping_llm.ingest.reader import InputFile
 from ping_llm.ingest.records import PIECE_BYTES, Chunks, Trouble
@@ -72,13 +72,13 @@ def test_rows_of_a_repeated_long_text_are_rejects_each(tmp_path):
 def test_ordinary_tables_are_not_read_as_dictionaries(tmp_path):
     path = tmp_path / "table.parquet"
     path.write_bytes(repeated_text(20, 6_000))
-    ((_, batch),) = tables.read_parquet(path)
+    ((_, batch),) = parquet_tables.read_parquet(path)
     assert not any(pa.types.is_dictionary(kind) for kind in batch.schema.types)
 
 
 def test_a_row_group_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "MAX_GROUP_BYTES", 100_000)
-    monkeypatch.setattr(tables, "MAX_RATIO", 10)
+    monkeypatch.setattr(parquet_tables, "MAX_GROUP_BYTES", 100_000)
+    monkeypatch.setattr(parquet_tables, "MAX_RATIO", 10)
     results, _, trouble = read(tmp_path, repeated_text(2_000_000, 10))
     assert results == 0
     assert "row group 0 unpacks from" in trouble[0]

@@ -12,7 +12,7 @@ import pytest
 from atlas_results import ping, write_lines
 
 from ping_llm.errors import PingError
-from ping_llm.ingest import reader, tables
+from ping_llm.ingest import parquet_tables, reader, tables
 from ping_llm.ingest.options import IngestOptions
 from ping_llm.ingest.run import ingest
 from ping_llm.measurements.parquet import open_input
@@ -86,7 +86,7 @@ def test_the_text_of_a_reject_keeps_every_digit_of_a_time():
         "nanoseconds": pa.array([1_600_000_000_123_456_789]).view(pa.timestamp("ns", "UTC")),
         "late": pa.array([YEAR_10000_S]).view(pa.timestamp("s")),
     }
-    assert json.loads(tables.row_text(pa.RecordBatch.from_pydict(columns), 0)) == {
+    assert json.loads(parquet_tables.row_text(pa.RecordBatch.from_pydict(columns), 0)) == {
         "whole": "2020-09-13 12:26:40.000001+00:00",
         "nanoseconds": "2020-09-13T12:26:40.123456789 UTC",
         "late": "10000-01-01T00:00:00",

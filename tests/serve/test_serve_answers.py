@@ -4,7 +4,9 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from serve_server import serving
 
 from ping_llm.answer import show
 from ping_llm.answer.context import Context, Question
@@ -195,3 +197,25 @@ def test_the_model_says_what_it_is(server, local, rows):
     assert about["trained_on"] == local.stack.about["trained_on"]
     assert about["card"].startswith("---")
     assert str(rows.parent) not in json.dumps(about)
+
+
+def test_base_answers_from_the_context_of_a_request_alone(tmp_path, rows, world):
+    """As in Python. It was trained on nothing of the server's data, so an empty context is refused."""
+    known = world.train.take(world.train.replied & (world.train.src[:, :10] == 0).all(axis=1))
+    src, dst = (text(end[0]) for end in (known.src, known.dst))
+    with serving(tmp_path, "base", "--data", rows) as server:
+        pair = {"src": src, "dst": dst}
+        own = [{"dst_addr": dst, "rtt": 500.0}, {"dst_addr": dst, "rtt": 501.0}]
+        of_data, given = server.post("/v1/rtt", [pair, pair | {"context": own}]).json()
+        assert of_data["rests_on"]["destination_measurements"] > 2
+        assert given["rests_on"]["destination_measurements"] == 2
+        table = pa.table({"src_addr": [src] * 2, "dst_addr": [dst] * 2, "rtt": [500.0, 501.0]})
+        assert given == show.rtt_values(Model.load("base", data=rows).rtt(src, dst, context=table))
+        for path, body, field in (
+            ("/v1/rtt", pair | {"context": []}, "context"),
+            ("/v1/rtt", [pair, pair | {"context": []}], "[1].context"),
+            ("/v1/rank", {"src": src, "dst": [dst], "context": []}, "context"),
+        ):
+            refused = server.post(path, body)
+            assert (refused.status_code, refused.json()["field"]) == (422, field)
+            assert "base answers from measurements alone" in refused.json()["error"]

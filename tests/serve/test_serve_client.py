@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -89,6 +91,35 @@ def test_rank_complete_inverse_and_score_are_the_same_too(remote, model):
     assert (usual["row"], unusual["row"]) == (0, 1)
 
 
+def test_names_are_answered_as_their_addresses_and_the_answer_says_so(remote, model, systems):
+    """The server knows probes and systems; hosts are resolved here, though this server refuses them."""
+    (source,), (first,), both = systems["probe:7"], systems["AS64500"], systems["NL"]
+    notes = (f"probe:7 is {source}", f"AS64500 is {first}")
+    named, plain = remote.rtt("probe:7", "AS64500", AT), remote.rtt(source, first, AT)
+    assert named.notes == notes + plain.notes
+    same(replace(named, notes=plain.notes), plain)
+    ranked = remote.rank("probe:7", ["NL"], AT)
+    assert ranked.notes[1] == f"NL stands for 2 destinations of the data: {', '.join(both)}"
+    assert ranked.as_dict()["candidates"] == remote.rank(source, both, AT).as_dict()["candidates"]
+    few = {"bits": 8, "count": 1, "passes": 1}
+    assert remote.complete("probe:7", **few).notes[0] == notes[0]
+    assert remote.inverse("probe:7", 1, 100, within="176.?", **few).completions.notes[0] == notes[0]
+    host = remote.rtt(source, "localhost")
+    assert (str(host.question.dst), host.notes[0]) == ("127.0.0.1", "localhost is 127.0.0.1")
+    for ends, words in (
+        (("probe:8", first), "neither the data nor --places know the probe"),
+        (("probe:7", "NL"), "name one of them"),
+        (("probe:7", "AS1"), "list no such prefix"),
+        (("probe:7", "no such place"), "neither an address nor a prefix"),
+    ):
+        with pytest.raises(ping_llm.UsageError, match=words):
+            remote.rtt(*ends)
+    own = Model.load(model.origin, data=model.data.path)
+    own.places = [Path(path) for path in systems["files"]]
+    same(own.rtt("probe:7", "AS64500", AT), named)
+    assert own.rank("probe:7", ["NL"], AT).as_dict() == ranked.as_dict()
+
+
 def test_a_client_imports_no_jax(server, token_file):
     code = (
         "import sys, ping_llm\n"
@@ -165,13 +196,16 @@ def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_query_rtt_asks_a_server(server, run, model):
+def test_query_rtt_asks_a_server(server, run, model, systems):
     words = ["--src", PAIRS[0][0], "--dst", PAIRS[0][1], "--at", AT, "--json"]
     ours = command("query", "rtt", "--url", server.url, *words, PING_LLM_TOKEN=TOKEN)
     assert ours.returncode == 0, ours.stderr
     assert json.loads(ours.stdout) == rtt_values(model.rtt(*PAIRS[0], AT))
     refused = command("query", "rtt", "--url", server.url, *words)
     assert (refused.returncode, "PING_LLM_TOKEN" in refused.stderr) == (1, True)
+    named = command("query", "rtt", "--url", server.url, "--src", "probe:7", "--dst", "AS64500", "--json",
+                    PING_LLM_TOKEN=TOKEN)  # fmt: skip
+    assert json.loads(named.stdout)["notes"][0] == f"probe:7 is {systems['probe:7'][0]}"
     wrong = command("query", "rtt", str(run), "--url", server.url, *words)
     assert (wrong.returncode, "--url excludes RUN" in wrong.stderr) == (2, True)
 
@@ -183,10 +217,12 @@ MEASURED = "dst_addr,rtt,event_time\n" + "".join(
 
 
 @pytest.mark.parametrize("by", ["run", "url"])
-def test_tools_over_stdio(by, server, run, rows, token_file, model):
-    ends = [str(run), "--data", str(rows)]
+def test_tools_over_stdio(by, server, run, rows, token_file, model, systems):
+    ends = [str(run), "--data", str(rows)] + [
+        word for path in systems["files"] for word in ("--places", path)
+    ]
     if by == "url":
-        ends = ["--url", server.url, "--token-file", str(token_file)]
+        ends = ["--url", server.url, "--token-file", str(token_file), "--no-resolve-hosts"]
     code = ["-c", "from ping_llm.cli import main; main()", "mcp"]
     started = StdioServerParameters(command=sys.executable, args=[*code, *ends])
 
@@ -214,9 +250,25 @@ def test_tools_over_stdio(by, server, run, rows, token_file, model):
             found = (await client.call_tool("anomalies", scored)).structured_content
             assert found["measurements"] == 6
             assert found["unusual"][0]["rtt"] == 400
-            refused = await client.call_tool("rtt", asked | {"dst": "nowhere"})
+            named = {"src": "probe:7", "dst": "AS64500"}
+            notes = [f"{name} is {systems[name][0]}" for name in named.values()]
+            assert (await client.call_tool("rtt", named)).structured_content["notes"][:2] == notes
+            several = {"src": "probe:7", "candidates": ["NL"]}
+            ranked = (await client.call_tool("rank", several)).structured_content
+            assert sorted(one["dst"] for one in ranked["candidates"]) == sorted(systems["NL"])
+            assert ranked["notes"][0] == notes[0]
+            scored = {"measurements": MEASURED, "src": "probe:7", "count": 1}
+            assert (await client.call_tool("anomalies", scored)).structured_content["notes"] == notes[:1]
+            refused = await client.call_tool("rtt", asked | {"dst": "no such place"})
             assert refused.is_error
             assert "neither an address nor a prefix" in refused.content[0].text
+            name = "localhost" if by == "run" else "example.org"
+            host = await client.call_tool("rtt", asked | {"dst": name})
+            assert all(one.annotations.open_world_hint == (by == "run") for one in listed.tools)
+            if by == "run":
+                assert host.structured_content["notes"][0] == "localhost is 127.0.0.1"
+            else:
+                assert "host names are not resolved" in host.content[0].text
 
     asyncio.run(talk())
 

@@ -53,8 +53,24 @@ def test_a_name_is_answered_as_its_address_and_the_answer_says_so(server, system
 def test_a_ranking_takes_all_that_a_name_stands_for(server, systems):
     (source,), both = systems["probe:7"], systems["NL"]
     made = server.post("/v1/rank", {"src": "probe:7", "dst": ["NL"]}).json()
-    assert made.pop("notes")[1] == f"NL stands for 2 destinations of the data: {', '.join(both)}"
-    assert made == server.post("/v1/rank", {"src": source, "dst": both}).json()
+    plain = server.post("/v1/rank", {"src": source, "dst": both}).json()
+    stands_for = f"NL stands for 2 destinations of the data: {', '.join(both)}"
+    assert made.pop("notes") == [f"probe:7 is {source}", stands_for, *plain.pop("notes")]
+    assert made == plain
+
+
+def test_what_a_name_stands_for_can_be_asked(server, systems):
+    def ask(**parameters):
+        return server.client.get("/v1/names", params=parameters)
+
+    both = systems["NL"]
+    note = f"NL stands for 2 destinations of the data: {', '.join(both)}"
+    assert ask(name="NL").json() == {"name": "NL", "addresses": both, "note": note}
+    assert ask(name="probe:7", end="source").json()["addresses"] == systems["probe:7"]
+    assert ask(name="192.0.2.1").json() == {"name": "192.0.2.1", "addresses": ["192.0.2.1"], "note": None}
+    refused = ask(name="NL", version="6")
+    assert (refused.status_code, refused.json()["field"]) == (422, "name")
+    assert "host names are not resolved" in ask(name="example.org").json()["error"]
 
 
 @pytest.mark.parametrize(

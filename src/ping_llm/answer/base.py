@@ -27,11 +27,13 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.interchange import is_table
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
+from ping_llm.measurements.ids import Filter
 from ping_llm.model.packaged import NAME, packaged
 from ping_llm.rows.manifest import MANIFEST_FILE, load_manifest
+from ping_llm.splits.novelty import Novelty
 from ping_llm.tables import counted
 
-#: Data that are read into memory, at most: 48 bytes each, and as much again for the methods.
+#: Data that are read into memory, at most: 56 bytes each, and as much again for the methods.
 MOST_READ = 20_000_000
 
 #: Other sources whose measurements an explanation leaves out, one source at a time, and with how many
@@ -64,18 +66,31 @@ class BaseModel(Model):
 
     @classmethod
     def at(cls, folder: Path, data: str | Path | bool = True) -> "BaseModel":
-        """From an export with a recipe; about the data at a path if one is given."""
-        model = cls._loaded(folder)
-        model.recipe = Recipe.load(folder)
-        return model.about(read_data(Path(data))) if isinstance(data, str | Path) else model
+        """From an export with a recipe; about the data at a path if one is given.
 
-    def about(self, measurements: Columns) -> "BaseModel":
-        """The same model, answering from these measurements."""
+        Args:
+          data: True: those that it was tuned to, if it was and they still exist.
+        """
+        model = cls._loaded(folder)
+        kept, model.stack = model.stack, None
+        model.recipe = Recipe.load(folder)
+        if isinstance(data, str | Path):
+            return model.about(read_data(Path(data)))
+        if data:
+            model._remember(folder)
+        return model if model.data is None else model.about(model.data.columns(), kept)
+
+    def about(self, measurements: Columns, kept: Stack | None = None) -> "BaseModel":
+        """The same model, answering from these measurements.
+
+        Args:
+          kept: what `save_methods` kept of a model about the same measurements.
+        """
         if not len(measurements):
             raise PingError("there is no measurement to answer from")
         model = copy(self)
         model._known = measurements.sorted_by_time()
-        model.stack = self.recipe.stack(model._known, self)
+        model.stack = self.recipe.stack(model._known, self, kept)
         model._stacks = {len(measurements): model.stack}
         model.data = Data.of(measurements)
         if len(measurements) > MOST_MEASUREMENTS:
@@ -90,6 +105,20 @@ class BaseModel(Model):
                 *self.doubts,
                 f"the RTTs given have a median of {middle:.3g} ms: are they {unit}? RTTs must be in ms",
             )
+        return model
+
+    def save_methods(self, folder: Path) -> None:
+        """Keep the simple methods that were fitted to the data; the network needs no fitting."""
+        assert self.stack is not None
+        methods = {name: method for name, method in self.stack.methods.items() if name != NAME}
+        trained = Novelty.of(self._known, Filter)
+        replace(self.stack, methods=methods, trained=trained, network_trained=trained).save(folder)
+
+    @property
+    def of_contexts(self) -> "BaseModel":
+        """Without data: each question is answered from its own context alone, as by `rtt`."""
+        model = copy(self)
+        model.data, model.stack = None, None
         return model
 
     def rtt(self, src: Any, dst: Any = None, at: Any = None, context: Any = None, **how: Any) -> Any:
@@ -171,7 +200,7 @@ class BaseModel(Model):
             then = copy(self)
             then.stack = stack
             for number, answer in Model.rtt_stream(then, [questions[row] for row in rows], method=method):
-                yield int(rows[number]), _from_data(answer)
+                yield int(rows[number]), _from_data(answer, self.recipe)
 
     def stacks(self, time: np.ndarray) -> Iterator[tuple[np.ndarray, Stack]]:
         """The methods of a question learn from nothing that is not earlier than it.
@@ -225,9 +254,10 @@ def _part_sizes(count: int) -> np.ndarray:
     return np.array(sizes[::-1], np.int64)
 
 
-def _from_data(answer: RttAnswer) -> RttAnswer:
+def _from_data(answer: RttAnswer, recipe: Recipe) -> RttAnswer:
     """What was "trained on" is what the given data have."""
-    return replace(answer, rests_on=answer.rests_on | {"packaged": True})
+    marks = {"packaged": True} | ({"tuned": True} if recipe.is_tuned else {})
+    return replace(answer, rests_on=answer.rests_on | marks)
 
 
 def _columns(known: Known) -> Columns:
@@ -237,7 +267,7 @@ def _columns(known: Known) -> Columns:
 def read_data(path: Path, src: str | None = None) -> Columns:
     """Measurements in any form: rows, or what `ingest` reads; `src` is where ping, fping or mtr were run."""
     if (path / MANIFEST_FILE).exists():
-        count = int(load_manifest(path)["measurements"])
+        count = int(load_manifest(path)["counts"]["measurements"])
         if count > MOST_READ:
             raise PingError(
                 f"{path} has {count:,} measurements; the packaged model holds at most {MOST_READ:,} in "

@@ -110,8 +110,9 @@ def to_columns(
             f"{place(row)}: {given['src_addr'][row]} and {given['dst_addr'][row]} "
             "are not of the same IP version"
         )
-    rtt = _rtts(given, place, count, "rtt" in needs)
-    return Columns(_times(given, place, count), src, dst, rtt, **_numbers(given, place, optional))
+    time, rtt = _times(given, place, count), _rtts(given, place, count, "rtt" in needs)
+    numbers = _numbers(given, place, [name for name in optional if name != "probe_id"])
+    return Columns(time, src, dst, rtt, probe_id=_probe_ids(given), **numbers)
 
 
 def _place(origin: Place | str) -> Place:
@@ -138,7 +139,7 @@ def _by_our_names(
 
 def _times(given: dict[str, pa.Array], place: Place, count: int) -> np.ndarray:
     """µs of the times: timestamps, ISO texts, or numbers of seconds; -1 where not known."""
-    from ping_llm.ingest import arrays, tables
+    from ping_llm.ingest import arrays, parquet_tables
     from ping_llm.measurements.rules import BAD, GIVEN, MISSING
 
     if "event_time" not in given:
@@ -147,7 +148,7 @@ def _times(given: dict[str, pa.Array], place: Place, count: int) -> np.ndarray:
     bad = (state == BAD) | ((state == GIVEN) & ((time < 0) | (time >= END_TIME_US)))
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
-        value = str(tables.plain_value(given["event_time"][row]))
+        value = str(parquet_tables.plain_value(given["event_time"][row]))
         raise PingError(f"{place(row)}: event_time {value} is not a time within 1970 to 2100")
     return np.where(state == MISSING, -1, time)
 
@@ -166,6 +167,17 @@ def _rtts(given: dict[str, pa.Array], place: Place, count: int, needed: bool) ->
         value = given["rtt"][row]
         raise PingError(f"{place(row)}: rtt {value} must be -1 (no reply) or ms, {MAX_RTT_MS:,.0f} at most")
     return rtt
+
+
+def _probe_ids(given: dict[str, pa.Array]) -> np.ndarray | None:
+    """Probes by their number, for names such as probe:1234; what is none is unknown."""
+    from ping_llm.ingest import arrays
+    from ping_llm.measurements.rules import UNKNOWN
+
+    if "probe_id" not in given:
+        return None
+    number, bad = arrays.integers(given["probe_id"])
+    return np.where(bad | (number < 0), UNKNOWN, number)
 
 
 def _numbers(given: dict[str, pa.Array], place: Place, wanted: Collection[str]) -> dict[str, np.ndarray]:

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pc
+import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 from ping_llm.answer.answering import RttAnswer
@@ -126,9 +127,13 @@ def _join(parts: Iterable[Path], table: Path) -> None:
 
 
 def write_csv(table: Path, path: Path) -> None:
-    """The whole matrix, one pair per line."""
-    with whole_file(path) as aside, pc.CSVWriter(aside, _SCHEMA) as writer:
+    """The whole matrix, one pair per line: RTTs in ms with three decimals, probabilities with five."""
+    with whole_file(path) as aside, pa.csv.CSVWriter(aside, _SCHEMA) as writer:
         for batch in pq.ParquetFile(table).iter_batches():
+            for place, field in enumerate(_SCHEMA):
+                if pa.types.is_floating(field.type):
+                    rounded = pc.round(batch.column(place), 5 if field.name == "no_reply" else 3)
+                    batch = batch.set_column(place, field, rounded)
             writer.write_batch(batch)
 
 

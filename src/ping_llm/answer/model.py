@@ -1,6 +1,7 @@
 """A loaded model, with one method per kind of query."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -17,6 +18,7 @@ from ping_llm.answer.context import (
     Question,
 )
 from ping_llm.answer.explain import LEFT_OUT, Explanation, explain
+from ping_llm.answer.names import NameIndex, Names
 from ping_llm.answer.past import Data
 from ping_llm.answer.plan import Measure, Plan
 from ping_llm.answer.rank import Ranking
@@ -43,7 +45,24 @@ class Model(RttModel, AddressQueries):
       data_note: why the data recorded in the run are not used, if they are not.
       doubts: sentences about a training that was too short or had too little data.
       lost_to: by test of the run's report, the simple method that was better, if one was.
+      places: tables or databases of places, for names such as AS3333.
     """
+
+    places: Sequence[Path] = ()
+    _names: tuple[Sequence[Path], Data | None, Names] | None = None
+
+    @property
+    def of_contexts(self) -> "Model":
+        """What answers a question that brings its own context."""
+        return self
+
+    @property
+    def names(self) -> Names:
+        """What looks up names: host names, and those that the places and the data know."""
+        # A copy of a model may have other data.
+        if self._names is None or self._names[0] is not self.places or self._names[1] is not self.data:
+            self._names = (self.places, self.data, Names(NameIndex(self.places, self.data)))
+        return self._names[2]
 
     @classmethod
     def load(cls, source: str | Path, *, data: str | Path | bool = True) -> "Model":
@@ -153,7 +172,8 @@ class Model(RttModel, AddressQueries):
         Columns of conditions (`size`, `msm_id`, `probe_id`) count where the model was trained on them.
 
         Args:
-          src, dst: addresses, or prefixes such as 203.0.113.0/24 or 203.0.113.?
+          src, dst: addresses, prefixes such as 203.0.113.0/24 or 203.0.113.?, or names that stand for one:
+            a host name, `AS3333`, `country:NL`, `probe:1234` (see `ping_llm.addresses`).
           at: a datetime, seconds since 1970 or an ISO text.
           context: earlier measurements of the same source; by default those of `data`.
           data: probe rows from which contexts are taken; by default the model's own.
@@ -171,8 +191,11 @@ class Model(RttModel, AddressQueries):
             return rtt_table(self, src, context, quantiles, **how)
         if dst is None or not isinstance(src, str | Prefix):
             raise UsageError("ask with a source and a destination, or with a table of src_addr and dst_addr")
-        question = Question.of(src, dst, at, context, conditions)
-        return self.rtt_many([question], data=data, raw=raw, method=method, all_orders=all_orders)[0]
+        ends = self.names.ends(src, dst)
+        assert ends.src is not None
+        question = Question.of(ends.src, ends.dst, at, context, conditions)
+        answer = self.rtt_many([question], data=data, raw=raw, method=method, all_orders=all_orders)[0]
+        return replace(answer, notes=(*ends.notes, *answer.notes))
 
     def rtt_scores(
         self,
@@ -206,21 +229,23 @@ class Model(RttModel, AddressQueries):
         """Which destination is fastest for a source, or serves several sources best.
 
         Args:
-          src: one source, or several.
-          dst: the candidates.
+          src: one source, or several; a name, as for `rtt`, may stand for up to 20.
+          dst: the candidates, likewise.
           context: past measurements of the only source.
           objective_ms: for P(a reply within it).
           timeout_ms: what no reply costs.
           group: several sources: by their `mean`, or by the `worst` of them.
           conditions: as of `rtt`.
         """
-        sources = [src] if isinstance(src, str | Prefix) else list(src)
-        questions = [Question.of(one, other, at, context, conditions) for one in sources for other in dst]
+        given = [src] if isinstance(src, str | Prefix) else src
+        sources, candidates, notes = self.names.lists(given, dst)
+        questions = [
+            Question.of(one, other, at, context, conditions) for one in sources for other in candidates
+        ]
         answers = self.rtt_many(questions, data=data, method=method)
-        count = len(dst)
-        by_source = [answers[start : start + count] for start in range(0, len(answers), count or 1)]
-        names = [str(other) for other in dst]
-        return ranking.rank(by_source, names, objective_ms=objective_ms, timeout_ms=timeout_ms, group=group)
+        return ranking.of_answers(
+            answers, candidates, objective_ms=objective_ms, timeout_ms=timeout_ms, group=group, notes=notes
+        )
 
     def explain(self, question: Question, *, left_out: int = LEFT_OUT) -> Explanation:
         """What an answer would be without each measurement that it rests on."""

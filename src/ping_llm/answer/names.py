@@ -8,10 +8,11 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import Prefix, parse_prefix
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 End = Literal["source", "destination"]
 #: The addresses of a host, the one that programs use first. It raises UsageError where there are none.
 Resolver = Callable[[str], Sequence[Prefix]]
+#: Looks up a name: which end it is of, its place in a list, and how. A server adds the field to an error.
+Attempt = Callable[[End, int, Callable[[], "Named"]], "Named"]
 
 #: Addresses that a name stands for at most, unless more are asked for.
 MOST = 20
@@ -34,8 +37,10 @@ _COUNTRY = re.compile(r"(?:country:)?([a-z]{2})", re.IGNORECASE)
 _PROBE = re.compile(r"probe:(\d{1,18})", re.IGNORECASE)
 
 
-def is_name(text: str) -> bool:
+def is_name(text: str | Prefix) -> bool:
     """Whether a text is written as a name; not whether anybody knows it."""
+    if isinstance(text, Prefix):
+        return False
     text = text.strip()
     return any(one.fullmatch(text) for one in (_HOST, _PROBE, _COUNTRY))
 
@@ -85,6 +90,19 @@ class Named:
         shared = {end.version for end in other.ends}
         kept = tuple(end for end in self.ends if end.version in shared)
         return Named(self.text, kept or self.ends, self.note)
+
+
+@dataclass(frozen=True)
+class QuestionEnds:
+    """Source and destination of a question, without names.
+
+    Attributes:
+      notes: what the names stand for.
+    """
+
+    src: Prefix | None
+    dst: Prefix | None
+    notes: tuple[str, ...] = ()
 
 
 class NameIndex:
@@ -201,7 +219,17 @@ class Names:
     ):
         self._index, self._resolve, self._most = index or NameIndex(), resolve, most
 
-    def find(self, text: str, end: End = "destination", version: int | None = None) -> Named:
+    @property
+    def resolves_hosts(self) -> bool:
+        return self._resolve is not None
+
+    def without_hosts(self) -> Self:
+        """The same, which refuses host names."""
+        made = copy(self)
+        made._resolve = None
+        return made
+
+    def find(self, text: str | Prefix, end: End = "destination", version: int | None = None) -> Named:
         """The addresses or prefixes that a text stands for.
 
         Args:
@@ -211,6 +239,8 @@ class Names:
         Raises:
           UsageError: it is neither an address nor a name that is known.
         """
+        if isinstance(text, Prefix):
+            return Named(str(text), (text,))
         text = text.strip()
         try:
             return Named(text, (parse_prefix(text),))
@@ -239,6 +269,62 @@ class Names:
         source = self.find(src, "source", version_of(dst))
         destination = self.find(dst, "destination", source.version)
         return source.matching(destination), destination
+
+    def ends(
+        self,
+        src: str | Prefix | None,
+        dst: str | Prefix | None,
+        attempt: Attempt = lambda end, place, find: find(),
+    ) -> QuestionEnds:
+        """The ends of a single question, of the same IP version where there is a choice.
+
+        Raises:
+          UsageError: nobody knows a name, or it stands for several addresses.
+        """
+        source = destination = None
+        if src is not None:
+            version = None if dst is None else version_of(dst)
+            source = attempt("source", 0, lambda: self.find(src, "source", version))
+        if dst is not None:
+            wanted = None if source is None else source.version
+            destination = attempt("destination", 0, lambda: self.find(dst, "destination", wanted))
+        if source is not None:
+            chosen = source if destination is None else source.matching(destination)
+            source = attempt("source", 0, chosen.only)
+        if destination is not None:
+            destination = attempt("destination", 0, destination.only)
+        first, second = (None if one is None else one.ends[0] for one in (source, destination))
+        return QuestionEnds(first, second, notes_of(source, destination))
+
+    def lists(
+        self,
+        sources: Sequence[str | Prefix],
+        destinations: Sequence[str | Prefix],
+        attempt: Attempt = lambda end, place, find: find(),
+    ) -> tuple[list[Prefix], list[Prefix], tuple[str, ...]]:
+        """All that two lists stand for, of one IP version where there is a choice; and notes.
+
+        Addresses of both versions stay: whoever is asked about them refuses them.
+
+        Raises:
+          UsageError: nobody knows a name.
+        """
+        written = {version_of(text) for text in (*sources, *destinations)} - {None}
+        version = written.pop() if len(written) == 1 else None
+        is_open = version is None and not written
+        out: list[list[Prefix]] = []
+        every: list[Named] = []
+        ends: tuple[End, End] = ("source", "destination")
+        for end, several in zip(ends, (sources, destinations), strict=True):
+            found: list[Prefix] = []
+            for place, text in enumerate(several):
+                named = attempt(end, place, partial(self.find, text, end, version))
+                if is_open:
+                    version, is_open = named.ends[0].version, False
+                found += [one for one in named.ends if version in (None, one.version)]
+                every.append(named)
+            out.append(list(dict.fromkeys(found)))
+        return out[0], out[1], notes_of(*every)
 
     def _at(self, text: str, place: int | str, end: End, version: int | None) -> Named:
         if not self._index.has_places:
@@ -269,8 +355,15 @@ class Names:
         return Named(text, kept, note)
 
 
-def version_of(text: str) -> int | None:
+def notes_of(*named: Named | None) -> tuple[str, ...]:
+    """What each name stands for."""
+    return tuple(one.note for one in named if one is not None and one.note is not None)
+
+
+def version_of(text: str | Prefix) -> int | None:
     """The IP version of an address; None for a name."""
+    if isinstance(text, Prefix):
+        return text.version
     try:
         return parse_prefix(text).version
     except ValueError:

@@ -15,6 +15,7 @@ from ping_llm.answer.context import Context, Question
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
+from ping_llm.measurements.rules import UNKNOWN
 from ping_llm.recent import Recent
 
 if TYPE_CHECKING:
@@ -134,14 +135,13 @@ class Data:
         newest = rows[np.argmax(index.last_time[rows])]
         same = (index.src[rows] == index.src[newest]).all(axis=1)
         rows = np.sort(rows[same][np.argsort(index.last_time[rows[same]])[-_MOST_ROWS:]])
-        key = src.packed + rows.tobytes()
-        known = self._read.get(key)
-        if known is None:
+
+        def read() -> Columns:
             block = self.store.read(rows)
             own = np.broadcast_to(np.frombuffer(src.packed, np.uint8), block.dst.shape)
-            known = Columns(block.time, own, block.dst, block.rtt, **self._optional(block))
-            self._read.put(key, known)
-        return known
+            return Columns(block.time, own, block.dst, block.rtt, **self._optional(block))
+
+        return self._read.get_or(src.packed + rows.tobytes(), read)
 
     def rows_of(self, src: Prefix) -> np.ndarray:
         """Numbers of the rows of a source, or of all sources of a prefix."""
@@ -160,10 +160,11 @@ class Data:
         block = self.store.read(np.arange(len(self.store)))
         counts = np.diff(block.offsets)
         kind = block.kind if block.kind.any() else None
+        numbers = self._optional(block)
+        if (block.probe_id != UNKNOWN).any():
+            numbers["probe_id"] = block.probe_id
         src = np.repeat(block.src, counts, axis=0)
-        return Columns(
-            block.time, src, block.dst, block.rtt, kind=kind, **self._optional(block)
-        ).sorted_by_time()
+        return Columns(block.time, src, block.dst, block.rtt, kind=kind, **numbers).sorted_by_time()
 
     def _optional(self, block: "RowBlock") -> dict[str, np.ndarray]:
         return {name: getattr(block, name).astype(np.int64) for name in self._also}

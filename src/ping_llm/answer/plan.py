@@ -62,6 +62,8 @@ class Plan:
     Attributes:
       before, after: mean uncertainty of the questions, ms or bits; `after` by the expected drops.
       by: `crps` or `bits`.
+      budget: measurements asked for.
+      is_exhausted: whether fewer are planned, because no other candidate is expected to help.
     """
 
     measurements: tuple[Planned, ...]
@@ -70,6 +72,8 @@ class Plan:
     before: float
     after: float
     by: Measure
+    budget: int
+    is_exhausted: bool
 
     def as_dict(self) -> dict[str, Any]:
         """JSON."""
@@ -80,6 +84,8 @@ class Plan:
             "before": self.before,
             "after": self.after,
             "by": self.by,
+            "budget": self.budget,
+            "is_exhausted": self.is_exhausted,
         }
 
 
@@ -132,7 +138,7 @@ def plan(
     by: Measure = "bits",
     data: Data | None = None,
 ) -> Plan:
-    """The `budget` candidates whose results are expected to help the questions most.
+    """The `budget` candidates whose results are expected to help the questions most, fewer if no other helps.
 
     Args:
       questions: pairs (and times) that answers are wanted about. Contexts of their own are not used.
@@ -152,11 +158,14 @@ def plan(
     state = _State(model, sources, by)
     before = sum(state.total)
     chosen: list[Planned] = []
-    with Progress("plan", min(budget, len({(q.src, q.dst) for q in candidates})), "measurements") as progress:
+    most = min(budget, len({(q.src, q.dst) for q in candidates}))
+    with Progress("plan", most, "measurements") as progress:
         queue = [entry for number in range(len(sources)) if (entry := state.best(number)) is not None]
         heapq.heapify(queue)
         while queue and len(chosen) < budget:
             drop, number, place = heapq.heappop(queue)
+            if drop >= 0:
+                break  # the best of what is left would not help
             chosen.append(state.choose(number, place, -drop))
             progress.advance()
             if (entry := state.best(number)) is not None:
@@ -164,7 +173,9 @@ def plan(
     # Not what is left if every result is its median: that is less than what can be expected.
     after = before - sum(each.drop for each in chosen)
     count = len(questions)
-    return Plan(tuple(chosen), count, len(candidates), before / count, after / count, by)
+    return Plan(
+        tuple(chosen), count, len(candidates), before / count, after / count, by, budget, len(chosen) < most
+    )
 
 
 class _State:

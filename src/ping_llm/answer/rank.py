@@ -16,6 +16,7 @@ import numpy as np
 
 from ping_llm.answer.distribution import RttDistribution, shared_edges
 from ping_llm.errors import UsageError
+from ping_llm.measurements.addresses import Prefix
 
 if TYPE_CHECKING:
     from ping_llm.answer.answering import RttAnswer
@@ -65,12 +66,14 @@ class Ranking:
       nobody: probability that no candidate replies.
       timeout_ms: what no reply costs.
       objective_ms: for `Candidate.below`.
+      notes: sentences on what names stand for, and on ends of which nothing is known.
     """
 
     candidates: tuple[Candidate, ...]
     nobody: float
     timeout_ms: float
     objective_ms: float | None = None
+    notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """JSON."""
@@ -92,7 +95,15 @@ class Ranking:
             "nobody": self.nobody,
             "timeout_ms": self.timeout_ms,
             "objective_ms": self.objective_ms,
+            "notes": list(self.notes),
         }
+
+
+def of_answers(answers: Sequence["RttAnswer"], candidates: Sequence[str | Prefix], **how: Any) -> Ranking:
+    """Rank candidates by the answers of each source in turn; `how` goes to `rank`."""
+    count = len(candidates)
+    by_source = [answers[start : start + count] for start in range(0, len(answers), count or 1)]
+    return rank(by_source, list(map(str, candidates)), **how)
 
 
 def rank(
@@ -102,18 +113,21 @@ def rank(
     objective_ms: float | None = None,
     timeout_ms: float = TIMEOUT_MS,
     group: Group = "mean",
+    notes: Sequence[str] = (),
 ) -> Ranking:
     """Rank destinations.
 
     Args:
       answers: for each source, its answers about the candidates.
       names: the candidates' addresses.
+      notes: of the ranking, before its own.
       group: for several sources: `mean` over them, or `worst`: the slowest source counts.
     """
     if not names:
         raise UsageError("rank needs at least one candidate")
-    if timeout_ms <= 0 or (objective_ms is not None and objective_ms <= 0):
-        raise UsageError("the timeout and the objective must be above 0 ms")
+    for words, value in (("timeout", timeout_ms), ("objective", objective_ms)):
+        if value is not None and not 0 < value < np.inf:
+            raise UsageError(f"the {words} must be a number of ms above 0, not {value:g}")
     edges = _edges([answer.distribution for several in answers for answer in several], timeout_ms)
     late = np.stack([_late([answer.distribution for answer in several], edges) for several in answers])
     if group == "worst":
@@ -140,7 +154,21 @@ def rank(
     ]
     candidates.sort(key=lambda candidate: candidate.expected_ms)
     nobody = float(np.mean([np.prod(each[:, -1]) for each in late]))
-    return Ranking(tuple(candidates), nobody, timeout_ms, objective_ms)
+    return Ranking(tuple(candidates), nobody, timeout_ms, objective_ms, (*notes, *_unknown(answers)))
+
+
+def _unknown(answers: Sequence[Sequence["RttAnswer"]]) -> Iterator[str]:
+    """Notes on sources and candidates of which nothing is known."""
+    for several in answers:
+        if several and not several[0].knows_source:
+            yield f"unknown source {several[0].question.src}: nothing has been measured from it"
+    known = [any(answer.knows_destination for answer in each) for each in zip(*answers, strict=True)]
+    if unknown := [answer for answer, yes in zip(answers[0], known, strict=True) if not yes]:
+        listed = ", ".join(str(answer.question.dst) for answer in unknown[:3])
+        yield (
+            f"{len(unknown)} of {len(known)} destinations are unknown, they have not been measured: "
+            f"{listed}{', …' if len(unknown) > 3 else ''}"
+        )
 
 
 def _edges(distributions: Sequence[RttDistribution], timeout_ms: float) -> np.ndarray:

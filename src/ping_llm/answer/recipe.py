@@ -23,7 +23,7 @@ from ping_llm.answer.methods.registry import make
 from ping_llm.answer.questions import AMOUNTS, CELLS, KINDS, NAMES
 from ping_llm.answer.stack import Stack
 from ping_llm.answer.stacking import Part, ask, parts_of, recalibration, single_numbers
-from ping_llm.answer.weights import Held, fit_past_power, fit_weights
+from ping_llm.answer.weights import Held, fit_past_power, fit_weights, moved_weights
 from ping_llm.errors import PingError
 from ping_llm.files import write_bytes, write_json
 from ping_llm.measurements.columns import Columns, Queries
@@ -61,6 +61,9 @@ _LEAST_WEIGHT = 0.01
 #: 1,000, and with the mixture for few alone: of 60 to 300 measurements 5.46, 5.49, 5.52; of 300 to 1,000
 #: 4.33, 4.27, 4.23; of more 4.49, 4.45, 4.50.
 FEW = 1000
+
+#: The weights of a recipe count as so many held-out ends of the data that it is tuned to.
+USUAL_ENDS = 10.0
 
 #: The methods are fitted to the newest of the data, at most so many.
 MOST_MEASUREMENTS = 300_000
@@ -108,11 +111,18 @@ class Recipe:
     errors: dict[str, Errors]
     about: dict[str, Any] = field(default_factory=dict)
 
-    def stack(self, data: Columns, model: "Model") -> Stack:
-        """The stack for these data; without any, the network alone, which then knows only what is usual."""
+    def stack(self, data: Columns, model: "Model", kept: Stack | None = None) -> Stack:
+        """The stack for these data; without any, the network alone, which then knows only what is usual.
+
+        Args:
+          kept: one of the same recipe for the same data, without the network.
+        """
         if not len(data):
             return self.with_methods({NAME: Pretrained(model).fit(data)}, data)
         data = data.sorted_by_time().take(slice(-MOST_MEASUREMENTS, None))
+        if kept is not None:
+            methods, known = {**kept.methods, NAME: Pretrained(model).fit(data)}, Novelty.of(data)
+            return replace(kept, methods=methods, trained=known, network_trained=known)
         used = self._mixture(len(data)).weights.max(axis=0) > 0
         with inner_splits_kept():
             methods = {
@@ -142,6 +152,19 @@ class Recipe:
             mixture.shift, mixture.scale, mixture.typical_share, 0.0, FailureRates(data), trained, trained,
             self.about, mixture.point_methods, mixture.past_power,
         )  # fmt: skip
+
+    def tuned(self, model: "Model", asked: Sequence[tuple[Columns, Sequence[Part]]]) -> "Recipe":
+        """The same with weights and calibration moved by held-out questions about the data at hand.
+
+        Args:
+          asked: divisions of the data: what the methods learn from, and questions about the rest.
+        """
+        many, figures = _fit_mixture(model, self.errors, self.components, asked, self.many)
+        return replace(self, many=many, about=self.about | {"held_out": figures})
+
+    @property
+    def is_tuned(self) -> bool:
+        return "tuned_to" in self.about
 
     def as_dict(self) -> dict[str, Any]:
         """Weights by kind and amount of context, for reading."""
@@ -261,14 +284,16 @@ def _fit_mixture(
     errors: dict[str, Errors],
     names: Sequence[str],
     asked: Sequence[tuple[Columns, Sequence[Part]]],
+    usual: Mixture | None = None,
 ) -> tuple[Mixture, dict[str, Any]]:
     """The mixture that serves these questions, and its figures on them.
 
     Args:
       asked: what the methods learn from, and questions about the rest.
+      usual: a mixture that served other data, to begin with.
     """
     several, answered = [], []
-    with Progress("questions of studies", sum(len(parts) for _, parts in asked)) as progress:
+    with Progress("groups of held-out questions", sum(len(parts) for _, parts in asked)) as progress:
         for train, parts in asked:
             methods = {name: _made(name, model, errors).fit(train) for name in names}
             methods[NAME] = network = _Noted(methods[NAME])
@@ -279,15 +304,30 @@ def _fit_mixture(
             ]
             progress.advance(len(parts))
     held = Held.concatenate(several)
-    _, weights = fit_weights(held, names)
+    if usual is None:
+        _, weights = fit_weights(held, names)
+    else:
+        weights = moved_weights(held, usual.weights, USUAL_ENDS)
+        _let_in(weights, usual.point_methods, names)
     weights = (1 - _LEAST_SHARE) * weights + _LEAST_SHARE * (np.array(names) == NAME)
-    power = fit_past_power(held, weights, names)
-    shift, scale = recalibration(held, weights, names, power)
+    power = fit_past_power(held, weights, names, *(() if usual is None else (usual.past_power,)))
+    shift, scale = recalibration(
+        held, weights, names, power, None if usual is None else (usual.shift, usual.scale)
+    )
     draft = Mixture(weights, shift, scale, np.zeros(KINDS), (), power)
     recipe = Recipe(tuple(names), draft, draft, {})
     again = [(recipe.with_methods(methods, train), part) for train, methods, part in answered]
-    share, own, figures = single_numbers(again, held)
+    share, own, figures = single_numbers(again, held, () if usual is None else usual.point_methods)
     return replace(draft, typical_share=share, point_methods=own), figures
+
+
+def _let_in(weights: np.ndarray, point_methods: Sequence[str], names: Sequence[str]) -> None:
+    """A little weight for each method whose single number is taken: one without a weight is not asked."""
+    for cell, name in enumerate(point_methods):
+        if name:
+            number = list(names).index(name)
+            weights[cell, number] = max(weights[cell, number], 2 * _LEAST_WEIGHT)
+    weights /= weights.sum(axis=1, keepdims=True)
 
 
 class _Noted(Method):

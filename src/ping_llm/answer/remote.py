@@ -6,6 +6,7 @@ import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from os import environ
@@ -19,6 +20,7 @@ from ping_llm.answer.conditions import LARGEST, Conditions
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.files import to_columns
+from ping_llm.answer.names import End, Named, Names, is_host, is_name
 from ping_llm.answer.rank import Ranking
 from ping_llm.answer.results import (
     INVERSE_PASSES,
@@ -118,6 +120,17 @@ class Remote:
         """Names of the optional fields that the server's model was trained on."""
         return tuple(self.about().get("optional_fields", ()))
 
+    @cached_property
+    def names(self) -> Names:
+        """What looks up names: host names on this machine, others by the server's data and places."""
+        return _ServerNames(self)
+
+    def addresses(self, name: str, end: End = "destination", version: int | None = None) -> Named:
+        """What a name stands for, by the server's data and places: `ends`, and a `note` that says it."""
+        parameters = {"name": name, "end": end} | ({} if version is None else {"version": str(version)})
+        values = self._send("GET", "/v1/names", parameters=parameters).json()
+        return Named(values["name"], tuple(map(parse_prefix, values["addresses"])), values["note"])
+
     def rtt(
         self,
         src: Address | Table,
@@ -130,13 +143,20 @@ class Remote:
         quantiles: Sequence[float] = LEVELS,
         conditions: Given = None,
     ) -> Any:
-        """P(rtt, failure | src, dst, time, context), as `Model.rtt`: of a pair, or of a table of pairs."""
+        """P(rtt, failure | src, dst, time, context), as `Model.rtt`: of a pair, or of a table of pairs.
+
+        A host name is resolved on this machine; what `AS3333`, `country:NL` or `probe:1234` stand for is
+        asked of the server. The answer's notes say it.
+        """
         if is_table(src):
             return rtt_table(self, src, context, quantiles, raw=raw, method=method)  # type: ignore[arg-type]
         if dst is None or not isinstance(src, str | Prefix):
             raise UsageError("ask with a source and a destination, or with a table of src_addr and dst_addr")
-        question = Question.of(src, dst, at, context, conditions)
-        return self.rtt_many([question], raw=raw, method=method)[0]
+        ends = self.names.ends(src, dst)
+        assert ends.src is not None
+        question = Question.of(ends.src, ends.dst, at, context, conditions)
+        (answer,) = self.rtt_many([question], raw=raw, method=method)
+        return replace(answer, notes=(*ends.notes, *answer.notes))
 
     def rtt_many(
         self, questions: Sequence[Question], *, raw: bool = False, method: str = STACK
@@ -182,12 +202,13 @@ class Remote:
         conditions: Given = None,
     ) -> Ranking:
         """Which destination is fastest for a source, or serves several best, as `Model.rank`."""
-        sources = [src] if isinstance(src, str | Prefix) else list(src)
-        asked = [Question.of(one, other, at, context, conditions) for one in sources for other in dst]
+        given = [src] if isinstance(src, str | Prefix) else src
+        sources, candidates, notes = self.names.lists(given, dst)
+        asked = [Question.of(one, other, at, context, conditions) for one in sources for other in candidates]
         answers = self.rtt_many(asked, method=method)
-        by_source = [answers[start : start + len(dst)] for start in range(0, len(answers), len(dst) or 1)]
-        names = [str(other) for other in dst]
-        return ranking.rank(by_source, names, objective_ms=objective_ms, timeout_ms=timeout_ms, group=group)
+        return ranking.of_answers(
+            answers, candidates, objective_ms=objective_ms, timeout_ms=timeout_ms, group=group, notes=notes
+        )
 
     def complete(
         self,
@@ -204,12 +225,13 @@ class Remote:
         conditions: Given = None,
     ) -> Completions:
         """The most probable completions of a partial address, as `Model.complete`."""
+        ends = self.names.ends(src, dst)
         body = {
-            "src": _text(src), "dst": _text(dst), "field": field, "at": _moment(at), "bits": bits,
+            "src": _text(ends.src), "dst": _text(ends.dst), "field": field, "at": _moment(at), "bits": bits,
             "context": _context_values(context), "top": count, "version": version, "passes": passes,
             **Conditions.of(conditions).stated,
         }  # fmt: skip
-        return _completions(self._post("/v1/complete", body))
+        return _completions(self._post("/v1/complete", body), ends.notes)
 
     def inverse(
         self,
@@ -226,13 +248,14 @@ class Remote:
         conditions: Given = None,
     ) -> Inverse:
         """Which destinations lie low <= RTT < high ms away from a source, as `Model.inverse`."""
+        ends = self.names.ends(src, within)
         body = {
-            "src": _text(src), "low": float(low), "high": float(high), "within": _text(within), "top": count,
+            "src": _text(ends.src), "low": float(low), "high": float(high), "within": _text(ends.dst),
             "at": _moment(at), "context": _context_values(context), "bits": bits, "passes": passes,
-            **Conditions.of(conditions).stated,
+            "top": count, **Conditions.of(conditions).stated,
         }  # fmt: skip
         values = self._post("/v1/inverse", body)
-        return Inverse(_completions(values), values["probability"])
+        return Inverse(_completions(values, ends.notes), values["probability"])
 
     def score(self, measurements: Table | Columns) -> list[dict[str, Any]]:
         """How unusual each result is: one object per measurement, as of `ping-llm query score --json`.
@@ -255,7 +278,14 @@ class Remote:
         given = {name: value for name, value in body.items() if value is not None}
         return self._send("POST", path, json.dumps(given)).json()
 
-    def _send(self, method: str, path: str, body: str | None = None, kind: str = "application/json") -> Any:
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: str | None = None,
+        kind: str = "application/json",
+        parameters: dict[str, str] | None = None,
+    ) -> Any:
         """The response; a server that is too busy is asked again, as it wishes, while patience lasts."""
         import httpx
 
@@ -263,7 +293,9 @@ class Remote:
         headers = {} if body is None else {"Content-Type": kind}
         while True:
             try:
-                response = self._client.request(method, path, content=body, headers=headers)
+                response = self._client.request(
+                    method, path, content=body, headers=headers, params=parameters
+                )
             except httpx.HTTPError as error:
                 raise PingError(f"{self.url} does not answer: {error or type(error).__name__}") from None
             if response.status_code < 300:
@@ -284,6 +316,19 @@ class Remote:
             why += f"; {TOKEN_VARIABLE} or a token file gives one"
         kind = UsageError if response.status_code in (400, 422) else PingError
         return kind(f"{self.url}: {why}")
+
+
+class _ServerNames(Names):
+    """Names as a server knows them. Its own machine need not resolve hosts: this one does."""
+
+    def __init__(self, remote: Remote):
+        super().__init__()
+        self._remote = remote
+
+    def find(self, text: str | Prefix, end: End = "destination", version: int | None = None) -> Named:
+        if is_name(text) and not is_host(str(text)):
+            return self._remote.addresses(str(text), end, version)
+        return super().find(text, end, version)
 
 
 def _read_token(path: Path) -> str:
@@ -355,9 +400,9 @@ def _answer(question: Question, values: dict[str, Any]) -> RttAnswer:
     )  # fmt: skip
 
 
-def _completions(values: dict[str, Any]) -> Completions:
+def _completions(values: dict[str, Any], notes: Sequence[str] = ()) -> Completions:
     best = tuple(
         Completion(parse_prefix(one["address"]), one["probability"], one.get("in_range"))
         for one in values["completions"]
     )
-    return Completions(best, values["bound"], values["exact"], tuple(values["notes"]))
+    return Completions(best, values["bound"], values["exact"], (*notes, *values["notes"]))

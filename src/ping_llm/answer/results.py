@@ -44,6 +44,18 @@ class RttAnswer:
     def failure(self) -> float:
         return self.distribution.failure
 
+    @property
+    def knows_source(self) -> bool:
+        """Whether anything has been measured from the source. A raw answer does not tell: True."""
+        known = self.rests_on
+        return not known or bool(known["source_trained"] or known["source_measurements"])
+
+    @property
+    def knows_destination(self) -> bool:
+        """Whether the destination has been measured. A raw answer does not tell: True."""
+        known = self.rests_on
+        return not known or bool(known["destination_trained"] or known["pair_measurements"])
+
 
 @dataclass(frozen=True)
 class Completion:

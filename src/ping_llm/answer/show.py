@@ -102,21 +102,21 @@ def basis(answer: RttAnswer) -> list[str]:
         return [f"the network alone, not calibrated; its context was {used}"]
     lines = []
     packaged = known.get("packaged", False)
-    source = known["source_trained"] or known["source_measurements"] > 0
-    destination = known["destination_trained"]
-    if not source and not destination:
+    source = answer.knows_source
+    if not source and not known["destination_trained"]:
         lines.append(
             "UNKNOWN ENDS: neither the source nor the destination has been measured; "
             "this is little more than the distribution of all RTTs"
         )
     elif not source:
         lines.append("unknown source: nothing has been measured from it")
-    elif not destination and not known["pair_measurements"]:
+    elif not answer.knows_destination:
         near = " (its network has)" if known["destination_network_trained"] else ", nor its network"
         lines.append(f"unknown destination: it has not been measured{near}")
     if packaged:
+        tuned = ", tuned to these data" if known.get("tuned") else ""
         lines.append(
-            "base, the packaged model: trained on other data, it answers from the measurements given"
+            f"base, the packaged model{tuned}: trained on other data, it answers from the measurements given"
         )
     pair, others = known["pair_measurements"], known["source_measurements"] - known["pair_measurements"]
     lines.append(
@@ -139,7 +139,8 @@ def basis(answer: RttAnswer) -> list[str]:
     lines.append(f"{'in the data' if packaged else 'trained on'}: {', '.join(trained)}")
     calibration = "not calibrated"
     if answer.calibrated:
-        calibration = "calibrated on held-out questions" + (" of other studies" if packaged else "")
+        elsewhere = packaged and not known.get("tuned")
+        calibration = "calibrated on held-out questions" + (" of other studies" if elsewhere else "")
     lines.append(f"kind of question: {known['kind']} · method: {answer.method} ({calibration})")
     return lines
 

@@ -28,6 +28,7 @@ from ping_llm.files import write_bytes, write_json
 from ping_llm.measurements.columns import Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Filter
+from ping_llm.model.packaged import NAME
 from ping_llm.splits.novelty import Novelty
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Stack:
             raise ValueError("the weights are not those of the components and kinds")
         if (self.weights < 0).any() or not np.allclose(self.weights.sum(axis=1), 1.0):
             raise ValueError("the weights of a kind must add up to 1")
-        if set(self.components) - {NETWORK} - set(self.methods):
+        if set(self.components) - {NETWORK, NAME} - set(self.methods):
             raise ValueError("a component is missing")
         if self.point_methods and (
             len(self.point_methods) != CELLS or set(self.point_methods) - {""} - set(self.components)

@@ -220,39 +220,49 @@ def _interpolated(levels: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 
 def recalibration(
-    held: Held, by_cell: np.ndarray, components: Sequence[str], past_power: float
+    held: Held,
+    by_cell: np.ndarray,
+    components: Sequence[str],
+    past_power: float,
+    usual: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shift and scale of each kind, for a mixture with these weights, moved by the pairs' own results."""
+    """Shift and scale of each kind, for a mixture with these weights, moved by the pairs' own results.
+
+    Args:
+      usual: the least surprising shifts and scales, which kinds without a question get.
+    """
     assert held.past is not None
     weights = own_past.tempered(by_cell[held.known.cell], held.past, components, past_power)
     weights = weights * (1 - held.failure)
     replies = np.maximum(weights.sum(axis=1), 1e-300)
     mixture = np.einsum("nc,ncp->np", weights, held.below) / replies[:, None]
-    shift, scale = np.zeros(KINDS), np.ones(KINDS)
+    shift, scale = (np.zeros(KINDS), np.ones(KINDS)) if usual is None else (each.copy() for each in usual)
     for kind in range(KINDS):
         rows = np.flatnonzero((held.known.kind == kind) & (held.rtt != NO_REPLY))
         if not len(rows):
             continue
         size = len(np.unique(held.ends[rows]))
-        best = (np.inf, 0.0, 1.0)
+        best, usual_shift, usual_scale = (np.inf, 0.0, 1.0), shift[kind], scale[kind]
         for a in _SHIFT_GRID.tolist():
             for b in _SCALE_GRID.tolist():
                 low, high = recalibrated(mixture[rows, 0], a, b), recalibrated(mixture[rows, 1], a, b)
                 nats = -np.log(np.maximum(high - low, 1e-12)).mean() * size
-                cost = nats + 0.5 * (a / _PRIOR_SHIFT) ** 2 + 0.5 * (np.log(b) / _PRIOR_LOG_SCALE) ** 2
+                cost = nats + 0.5 * ((a - usual_shift) / _PRIOR_SHIFT) ** 2
+                cost += 0.5 * (np.log(b / usual_scale) / _PRIOR_LOG_SCALE) ** 2
                 best = min(best, (float(cost), float(a), float(b)))
         shift[kind], scale[kind] = best[1:]
     return shift, scale
 
 
 def single_numbers(
-    asked: Sequence[tuple[Stack, Part]], held: Held
+    asked: Sequence[tuple[Stack, Part]], held: Held, usual: Sequence[str] = ()
 ) -> tuple[np.ndarray, tuple[str, ...], dict[str, Any]]:
     """The rules for the single number, and what the stack makes of the held-out questions.
 
     Args:
       asked: the parts of the questions, each with the stack that answers it; all have the same weights.
       held: all of the questions.
+      usual: as for `point_methods`.
     """
     errors = {share: [] for share in _SHARES}  # type: dict[float, list[np.ndarray]]
     inside, bits, start = [], [], 0
@@ -296,17 +306,22 @@ def single_numbers(
             "inside_90": float(inside_all[rows].mean()),
         }
     ours = np.where(chosen[held.known.kind] > 0, error[_SHARES[1]], error[_SHARES[0]])
-    return chosen, point_methods(held, ours, stack.components, stack.weights), figures
+    return chosen, point_methods(held, ours, stack.components, stack.weights, usual), figures
 
 
 def point_methods(
-    held: Held, ours: np.ndarray, components: Sequence[str], weights: np.ndarray
+    held: Held,
+    ours: np.ndarray,
+    components: Sequence[str],
+    weights: np.ndarray,
+    usual: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """For each cell the component whose single number is clearly nearer than the mixture's; empty: none.
 
     Args:
       ours: float64 [n], errors of the mixture's single number.
       weights: float64 [CELLS, components]; a component without a weight is not asked.
+      usual: what other data have chosen, which stays unless the mixture's number is clearly nearer here.
     """
     assert held.points is not None
     error = np.abs(held.points - held.rtt[:, None])
@@ -317,8 +332,13 @@ def point_methods(
         rows = np.flatnonzero(of_kind & (held.known.cell == cell))
         if len(np.unique(held.ends[rows])) < _POINT_ENDS:
             rows = np.flatnonzero(of_kind)  # too few of this amount of context: all of the kind decide
-        best = (_POINT_GAIN, "")
-        if len(np.unique(held.ends[rows])) >= _POINT_ENDS:
+        best, enough = (_POINT_GAIN, ""), len(np.unique(held.ends[rows])) >= _POINT_ENDS
+        if usual and usual[cell] and weights[cell, number := components.index(usual[cell])] > 0:
+            theirs = error[rows, number]
+            if not (enough and _gain(ours[rows], theirs, held.ends[rows]) < _POINT_GAIN):
+                out.append(usual[cell])
+                continue
+        if enough:
             for number in np.flatnonzero(weights[cell] > 0).tolist():
                 best = min(
                     best, (_gain(error[rows, number], ours[rows], held.ends[rows]), components[number])

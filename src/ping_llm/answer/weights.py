@@ -233,16 +233,42 @@ def _by_cell(
     return out
 
 
-def fit_past_power(held: Held, by_cell: np.ndarray, components: Sequence[str]) -> float:
+def moved_weights(held: Held, by_cell: np.ndarray, as_ends: float) -> np.ndarray:
+    """Weights that were fitted elsewhere, moved by these questions; [CELLS, components].
+
+    Args:
+      by_cell: the weights elsewhere.
+      as_ends: how many held-out ends of a kind they count as.
+    """
+    probability = _probability(held)
+    out = by_cell.copy()
+    for kind in np.flatnonzero(held.asked).tolist():
+        rows = held.known.kind == kind
+        for amount in range(AMOUNTS):
+            cell, chosen = kind * AMOUNTS + amount, rows & (held.known.amount == amount)
+            of_kind = best_weights(
+                probability[rows], held.products[rows], held.ends[rows], by_cell[cell], as_ends
+            )
+            out[cell] = best_weights(
+                probability[chosen], held.products[chosen], held.ends[chosen], of_kind, _KIND_ENDS
+            )
+    out[out < _LEAST_WEIGHT] = 0.0
+    out /= out.sum(axis=1, keepdims=True)
+    return out
+
+
+def fit_past_power(
+    held: Held, by_cell: np.ndarray, components: Sequence[str], usual: float = own_past.DEFAULT
+) -> float:
     """The power of a pair's own results (`own_past`) with the least bits + log2 mean CRPS.
 
-    As for weights, questions count as many as they have ends; a power that is half or twice the default is
+    As for weights, questions count as many as they have ends; a power that is half or twice the usual one is
     one standard deviation from it.
     """
     assert held.past is not None
     rows = np.flatnonzero((held.known.kind == Novelty.KNOWN_PAIR) & (held.past < 0).any(axis=1))
     if not len(rows):
-        return own_past.DEFAULT
+        return usual
     probability = np.maximum(_probability(held)[rows], 2.0**-40)
     size, costs = len(np.unique(held.ends[rows])), []
     for power in own_past.POWERS:
@@ -250,7 +276,7 @@ def fit_past_power(held: Held, by_cell: np.ndarray, components: Sequence[str]) -
         nats = -np.log(np.einsum("nc,nc->n", probability, weights)).mean()
         crps = np.einsum("nc,ncd,nd->n", weights, held.products[rows], weights).mean()
         nats += _CRPS_SHARE * np.log(max(float(crps), 1e-12))
-        costs.append(size * float(nats) + 0.5 * np.log2(power / own_past.DEFAULT) ** 2)
+        costs.append(size * float(nats) + 0.5 * np.log2(power / usual) ** 2)
     return own_past.POWERS[int(np.argmin(costs))]
 
 

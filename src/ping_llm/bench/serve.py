@@ -51,11 +51,12 @@ class ServeBench:
 
 @dataclass
 class Outcome:
-    """What became of the requests of a phase."""
+    """What became of the requests of a phase; `in_time` were answered before its end."""
 
     accepted_ms: list[float] = field(default_factory=list)
     refused: int = 0
     other: int = 0
+    in_time: int = 0
 
     @property
     def requests(self) -> int:
@@ -181,7 +182,7 @@ async def _load(
         await asker.closed(bench.clients, min(bench.seconds, 5.0))  # compiles what is left
         before = _rss_mb(pid)
         closed = await asker.closed(bench.clients, bench.seconds)
-        rate = len(closed.accepted_ms) / bench.seconds
+        rate = closed.in_time / bench.seconds
         new, again, other = await asker.one_by_one(20)
         over = await asker.open(2 * rate, bench.seconds)
         figures = {
@@ -276,6 +277,8 @@ class _Asker:
         async def client() -> None:
             while time.perf_counter() < end:
                 await self._ask(self._body(), outcome)
+                # With 64 clients and 2.4 s each, those that end later would add 12 % to a rate over 20 s.
+                outcome.in_time += time.perf_counter() < end
 
         await asyncio.gather(*(client() for _ in range(clients)))
         return outcome

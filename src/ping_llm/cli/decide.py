@@ -1,6 +1,8 @@
 """`ping-llm rank`, `explain`, `matrix` and `plan`: from answers to decisions."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,9 +17,10 @@ if TYPE_CHECKING:
     from ping_llm.answer.context import Question
     from ping_llm.answer.explain import Explanation
     from ping_llm.answer.model import Model
-    from ping_llm.answer.names import Names
+    from ping_llm.answer.names import End, Named, Names
     from ping_llm.answer.plan import Plan
     from ping_llm.answer.rank import Ranking
+    from ping_llm.measurements.addresses import Prefix
 
 _ADDRESSES = "Addresses or names (as for `query rtt`) separated by commas, or a file of one per line."
 #: Addresses that a name in a list stands for at most.
@@ -55,16 +58,19 @@ def rank(
     from ping_llm.answer import pictures
     from ping_llm.tables import print_json
 
+    for option, value in (("--slo", slo), ("--timeout", timeout)):
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"{option} must be a number of ms above 0, not {value:g}")
     _addresses(src, "--src"), _addresses(dst, "--dst")  # what is wrong with them is said at once
     model, context = query.load_with(run, data, no_data, context, src)
-    found = query.names(model, places, _MOST)
-    sources, candidates = _named(src, "--src", found), _named(dst, "--dst", found)
+    sources, candidates, notes = _lists(query.names(model, places, _MOST), src, dst)
     if context is not None and len(sources) > 1:
         raise UsageError("--context holds the measurements of one source: give one --src, or --data")
     made = model.rank(
         sources, candidates, at, query.read_context(context, src), objective_ms=slo, timeout_ms=timeout,
         group=group, conditions=query.conditions_of(size, errors, msm_id, probe),
     )  # fmt: skip
+    made = replace(made, notes=(*notes, *made.notes))
     if png is not None:
         pictures.ranking_picture(made, png)
     print_json(made.as_dict()) if as_json else print(_ranking_text(made))
@@ -94,7 +100,7 @@ def _ranking_text(made: "Ranking") -> str:
             f"ms are expected: no reply ({likely.no_reply:.1%}, not {best.no_reply:.1%}) counts as "
             f"{made.timeout_ms:g} ms (--timeout)"
         )
-    notes = [note for answer in best.answers for note in answer.notes]
+    notes = [*made.notes, *(note for answer in best.answers for note in answer.notes)]
     return "\n".join(
         [first, *(f"note: {note}" for note in dict.fromkeys(notes)), "", table(rows, header), "",
          f"expected: the mean RTT, where no reply within {made.timeout_ms:g} ms counts as that; regret: how "
@@ -165,7 +171,7 @@ def matrix(
     at: str | None = query.AT,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
-    method: str = typer.Option("stack", "--method", help="Method, as for `query rtt`."),
+    method: str = query.METHOD,
     csv: bool = typer.Option(False, "--csv", help="Also write OUT/matrix.csv."),
     netem: bool = typer.Option(False, "--netem", help="Also write OUT/netem.sh: tc commands per source."),
     device: str = typer.Option("eth0", "--device", help="Network device of the tc commands."),
@@ -290,21 +296,43 @@ def _plan_text(made: "Plan") -> str:
         for place, each in enumerate(made.measurements, 1)
     ]
     name = "CRPS" if made.by == "crps" else "entropy"
-    return "\n".join(
-        [f"expected {name} per question: {made.before:.2f} {unit} now, {made.after:.2f} {unit} after "
-         f"{len(made.measurements):,} of {made.candidates:,} possible measurements", "",
-         table(rows, ["", "source", "destination", "lowers it by"])]
-    )  # fmt: skip
+    lines = [
+        f"expected {name} per question: {made.before:.2f} {unit} now, {made.after:.2f} {unit} after "
+        f"{len(made.measurements):,} of {made.candidates:,} possible measurements"
+    ]
+    if rows:
+        lines += ["", table(rows, ["", "source", "destination", "lowers it by"])]
+    if made.is_exhausted:
+        lines += ["", f"no other possible measurement is expected to lower it: the budget of {made.budget:,} "
+                  "is not used up"]  # fmt: skip
+    return "\n".join(lines)
 
 
 def _named(given: str, option: Literal["--src", "--dst"], found: "Names") -> list[str]:
     """The addresses of an option, with those that its names stand for."""
-    named = [
-        found.find(text, "source" if option == "--src" else "destination")
-        for text in _addresses(given, option)
-    ]
+    end: End = "source" if option == "--src" else "destination"
+    named = [_or_file(given, partial(found.find, text, end)) for text in _addresses(given, option)]
     query.say(*named)
     return list(dict.fromkeys(address for one in named for address in one.addresses))
+
+
+def _lists(found: "Names", src: str, dst: str) -> "tuple[list[Prefix], list[Prefix], tuple[str, ...]]":
+    """The same of both options, of one IP version where there is a choice; and notes."""
+    return found.lists(
+        _addresses(src, "--src"),
+        _addresses(dst, "--dst"),
+        lambda end, _, find: _or_file(src if end == "source" else dst, find),
+    )
+
+
+def _or_file(given: str, find: "Callable[[], Named]") -> "Named":
+    """What is found; where an option of one word stands for nothing, it may have been meant as a file."""
+    try:
+        return find()
+    except UsageError as error:
+        if "," in given or Path(given).is_file():
+            raise
+        raise UsageError(f"{error}; and there is no file {given}") from None
 
 
 def _addresses(given: str, option: str) -> list[str]:

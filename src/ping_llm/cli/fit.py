@@ -19,7 +19,9 @@ def fit(
         show_default=False,
     ),
     run: Path = typer.Option(..., "--run", help="Folder of the run.", show_default=False),
-    minutes: float = typer.Option(_DEFAULT_MINUTES, "--minutes", help="Minutes of training."),
+    minutes: float = typer.Option(
+        _DEFAULT_MINUTES, "--minutes", help="Minutes of training; 0 tunes the packaged model."
+    ),
     config: str | None = typer.Option(
         None, "--config", help="Training config.  [default: chosen by data and machine]"
     ),

@@ -25,6 +25,10 @@ def mcp(
     url: str | None = rtt.URL,
     token_file: Path | None = rtt.TOKEN_FILE,
     ca: Path | None = rtt.CA,
+    places: list[Path] = query.PLACES,
+    resolve_hosts: bool = typer.Option(
+        True, "--resolve-hosts/--no-resolve-hosts", help="Whether host names are resolved, by this machine."
+    ),
 ) -> None:
     """Serve the tools rtt, rank and anomalies over standard input and output (Model Context Protocol)."""
     from ping_llm.errors import UsageError
@@ -38,11 +42,12 @@ def mcp(
         if token_file is not None or ca is not None:
             raise UsageError("--token-file and --ca need --url")
         model = query.load(run, data, no_data)
+        model.places = places
     else:
-        if data is not None or no_data:
-            raise UsageError("--url excludes --data and --no-data: the server has its own data")
+        if data is not None or no_data or places:
+            raise UsageError("--url excludes --data, --no-data and --places: the server has its own")
         assert url is not None
         model = rtt.connect(url, token_file, ca)
     from ping_llm.serve.mcp import create
 
-    create(model).run()
+    create(model, model.names if resolve_hosts else model.names.without_hosts()).run()

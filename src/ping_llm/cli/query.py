@@ -29,6 +29,12 @@ OPTIONAL_RUN = typer.Argument(
 )
 #: Methods that only a model has; without a run, they are those of the packaged one.
 OF_A_MODEL = ("stack", "network")
+METHOD = typer.Option(
+    "stack",
+    "--method",
+    help="Method: stack (network and simple methods, calibrated), network, or one of last, recent, "
+    "median, weighted, hour, neighbours, dmfsgd, vivaldi, prefixes, boosted …",
+)
 SRC = typer.Option(
     None,
     "--src",

@@ -56,12 +56,7 @@ def rtt(
     tasks: int = bulk.TASKS,
     engine: bulk.Engine = bulk.ENGINE,
     spark_master: str | None = bulk.SPARK_MASTER,
-    method: str = typer.Option(
-        "stack",
-        "--method",
-        help="Method: stack (network and simple methods, calibrated), network, or one of last, recent, "
-        "median, weighted, hour, neighbours, dmfsgd, vivaldi, prefixes, boosted …",
-    ),
+    method: str = query.METHOD,
     raw: bool = typer.Option(
         False, "--raw", help="Answer with the uncalibrated distribution of the network alone."
     ),
@@ -133,7 +128,8 @@ def rtt(
         return
     assert src is not None
     assert dst is not None
-    ends = query.names(asked, places).pair(src, dst)
+    found = remote.names if url is not None and not places else query.names(asked, places)
+    ends = found.pair(src, dst)
     known = query.read_context(context, src)
     questions = [
         Question.of(one, other, at, known, conditions)

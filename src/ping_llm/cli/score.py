@@ -48,10 +48,10 @@ def score(
     if raw and (above is not None or anomalies is not None):
         raise UsageError("--raw excludes --anomalies and --above, which compare calibrated answers")
     bulk.check(out, step, tasks, engine)
-    from ping_llm.model.packaged import base_folder
+    from ping_llm.model.packaged import answers_from_nothing
 
     # The packaged model compares the results of a file with the rest of it, unless it is given other data.
-    data = file if base_folder(run) is not None and data is None else data
+    data = file if answers_from_nothing(run) and data is None else data
     others = raw or any(value is not None for value in (anomalies, above, limit, png))
     if out is not None and others:
         raise UsageError("--out excludes --raw, --anomalies, --above, --limit and --png")

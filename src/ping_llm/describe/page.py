@@ -10,6 +10,7 @@ import numpy as np
 
 from ping_llm.describe.by_place import place_tables
 from ping_llm.describe.figures import RTT_EDGES, Figures
+from ping_llm.ingest.accounting import Account
 from ping_llm.measurements.schema import KINDS, PING
 from ping_llm.pages import document, tidy_figure
 from ping_llm.tables import table
@@ -18,7 +19,7 @@ from ping_llm.tables import table
 _LISTED_DAYS = 31
 
 
-def render_text(kind: str, summaries: dict[str, dict[str, Any]]) -> str:
+def render_text(kind: str, summaries: dict[str, dict[str, Any]], ingested: Account | None = None) -> str:
     names = list(summaries)
     parts = list(summaries.values())
     rows: list[list[str]] = []
@@ -48,12 +49,31 @@ def render_text(kind: str, summaries: dict[str, dict[str, Any]]) -> str:
     add("days with data", [f"{part['days_with_data']:,} of {part['days_in_span']:,}" for part in parts])
     header = ["", *names] if len(names) > 1 else None
     blocks = [kind, table(rows, header)]
+    if ingested is not None:
+        blocks.append(table(left_out(ingested)))
     if len(parts) == 1:
         blocks.append(_days_text(parts[0]["days"]))
     for name, part in summaries.items():
         if "places" in part:
             blocks += [*([name] if len(parts) > 1 else []), *place_tables(part["places"])]
     return "\n\n".join(blocks)
+
+
+def left_out(ingested: Account) -> list[list[str]]:
+    """Rows on what `ingest` did not make measurements of, the commonest reason first."""
+
+    def part(count: int) -> str:
+        return f"{count:,} ({100 * count / max(1, ingested.results):.1f} %)"
+
+    rows = [["results that ingest read", f"{ingested.results:,}"]]
+    for label, count in (
+        ("duplicates", ingested.duplicates),
+        ("not pings", ingested.not_pings),
+        ("hops not used", ingested.not_used.total()),
+    ):
+        rows += [[label, part(count)]] if count else []
+    rows.append(["rejected", part(ingested.rejected)])
+    return rows + [[f"  {reason}", part(count)] for reason, count in ingested.rejects.most_common() if count]
 
 
 def share(count: int, part: dict[str, Any]) -> str:
@@ -228,14 +248,17 @@ def _gaps(axes: Any, parts: dict[str, Figures]) -> None:
     axes.minorticks_off()
 
 
-def render_page(title: str, kind: str, parts: dict[str, Figures]) -> str:
+def render_page(title: str, kind: str, parts: dict[str, Figures], ingested: Account | None = None) -> str:
     summaries = {name: figures.summary for name, figures in parts.items()}
     sections = [
         f"<h1>{html.escape(title)}</h1><p class=note>{html.escape(kind)}</p>",
         "<h2>What there is</h2>",
         _table(summaries, _OVERVIEW | _kinds(summaries)),
-        '<div class="columns">',
     ]
+    if ingested is not None:
+        told = {label: (lambda part, text=text: text) for label, text in left_out(ingested)}
+        sections += ["<h2>What ingest left out</h2>", _table({"all": {}}, told)]
+    sections.append('<div class="columns">')
     for key, caption in (
         ("rtt_ms", "RTT, ms"),
         ("measurements_per_source", "Measurements per source"),

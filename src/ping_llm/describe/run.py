@@ -10,10 +10,12 @@ import pyarrow.parquet as pq
 
 from ping_llm.describe.by_place import by_place
 from ping_llm.describe.figures import Figures, measure
-from ping_llm.errors import PingError
+from ping_llm.errors import PingError, UsageError
 from ping_llm.files import whole_file
 from ping_llm.ingest import read_measurements
-from ping_llm.ingest.options import find_files
+from ping_llm.ingest.accounting import Account, read_summary
+from ping_llm.ingest.options import IngestOptions, find_files
+from ping_llm.ingest.run import report_from_json
 from ping_llm.measurements.parquet import ParquetInput, connect, open_input
 from ping_llm.measurements.places import Places
 from ping_llm.measurements.schema import MEASUREMENTS_WITH_KIND
@@ -66,16 +68,26 @@ def _read_raw(places: Sequence[str], temporary: Path, troubles: list[str]) -> Pa
 
 @dataclass(frozen=True)
 class Description:
-    """What is at a path. `troubles` are sentences about damaged files of raw input."""
+    """What is at a path.
+
+    Attributes:
+      troubles: sentences about damaged files of raw input.
+      ingested: what became of the results that `ingest` made these measurements of, where it says so.
+    """
 
     title: str
     kind: str
     parts: dict[str, Figures]
     troubles: tuple[str, ...] = ()
+    ingested: Account | None = None
 
     def as_json(self) -> dict[str, Any]:
         summaries = {name: figures.summary for name, figures in self.parts.items()}
-        head = {"path": self.title, "kind": self.kind}
+        head: dict[str, Any] = {"path": self.title, "kind": self.kind}
+        if self.ingested is not None:
+            head["ingest"] = self.ingested.as_json(
+                with_packets=False, with_hops=self.ingested.traceroutes > 0
+            )
         if self.kind == SPLITS_KIND:
             return {**head, "splits": summaries}
         return {**head, **summaries["all"]}
@@ -83,12 +95,13 @@ class Description:
     def as_text(self) -> str:
         from ping_llm.describe.page import render_text as render
 
-        return render(self.kind, {name: figures.summary for name, figures in self.parts.items()})
+        summaries = {name: figures.summary for name, figures in self.parts.items()}
+        return render(self.kind, summaries, self.ingested)
 
     def as_html(self) -> str:
         from ping_llm.describe.page import render_page as render
 
-        return render(self.title, self.kind, self.parts)
+        return render(self.title, self.kind, self.parts, self.ingested)
 
 
 def describe(
@@ -115,4 +128,19 @@ def describe(
                     if located is not None:
                         parts[name].summary["places"] = by_place(connection, data, located)
                 progress.advance(data.rows)
-        return Description(" ".join(places), source.kind, parts, source.troubles)
+        ingested = _ingested(places) if source.kind == MEASUREMENTS_KIND else None
+        return Description(" ".join(places), source.kind, parts, source.troubles, ingested)
+
+
+def _ingested(places: Sequence[str]) -> Account | None:
+    """What the ingests of all these folders say; None if one of them does not."""
+    total = Account()
+    for place in places:
+        try:
+            summary = read_summary(Path(place))
+            if summary is None:
+                return None
+            total += report_from_json(summary, IngestOptions()).total
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, UsageError):
+            return None  # it is about the measurements, which were read
+    return total

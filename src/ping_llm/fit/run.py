@@ -4,7 +4,7 @@ RUN/fit.json        what was asked for, and how long each step has taken
     measurements/   what the input became, if it was not a table of measurements already
     rows/           all measurements by source: what questions look back on
     train-rows/     what the network is trained on
-    checkpoints/ …  the training, as `ping-llm train` leaves it
+    checkpoints/ …  the training, as `ping-llm train` leaves it; without one, recipe.json and an export
     stack/          everything else that an answer needs
     report/         report.html, report.json and pictures
     final/          with --final: the training that went on with all the data
@@ -28,11 +28,12 @@ from ping_llm.extras import need
 from ping_llm.files import whole_file, write_json
 from ping_llm.fit.held_out import held_out
 from ping_llm.fit.options import FEWEST, FINAL_SHARE, FitOptions
+from ping_llm.fit.tune import keep_methods, tune
 from ping_llm.locks import LOCK_FILE, only_writer
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.parquet import read_measurements
-from ping_llm.model.packaged import base_folder
+from ping_llm.model.packaged import NAME, base_folder
 from ping_llm.splits.holdout import Splits, fitting, is_timeless, split
 from ping_llm.tables import counted
 
@@ -127,23 +128,38 @@ def check_options(options: FitOptions, start: Path | None = None, world: Path | 
     """
     from ping_llm.ingest.options import IngestOptions
     from ping_llm.simulate.world import World
-    from ping_llm.train import settings
-    from ping_llm.train.first_weights import FirstWeights
 
-    if options.minutes <= 0:
-        raise UsageError(f"--minutes must be above 0, not {options.minutes:g}")
+    if options.minutes < 0:
+        raise UsageError(f"--minutes must be at least 0, not {options.minutes:g}")
     if options.queries < 0:
         raise UsageError(f"--queries must be at least 0, not {options.queries}")
-    need("train")
+    if options.minutes == 0:
+        _check_tuning(options, start)
+    need("query" if options.minutes == 0 else "train")
     IngestOptions(traceroutes=options.traceroutes)
     if options.config is not None:
+        from ping_llm.train import settings
+
         settings.find(options.config)
     for name in options.baselines:
         full_name(name)
-    if start is not None:
+    if start is not None and options.minutes > 0:
+        from ping_llm.train.first_weights import FirstWeights
+
         FirstWeights.find(start, start)
     if world is not None:
         World.load(world)
+
+
+def _check_tuning(options: FitOptions, start: Path | None) -> None:
+    """Refuse what cannot be done without training."""
+    if base_folder(start or NAME) is None:
+        raise UsageError(
+            f"--minutes 0 trains nothing, and {start} knows only its own data: give minutes, or --from base"
+        )
+    for name, given in (("--final", options.final), ("--config", options.config is not None)):
+        if given:
+            raise UsageError(f"{name} is about training, and --minutes 0 trains nothing")
 
 
 def _fit(
@@ -177,20 +193,26 @@ def _fit(
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
         raise
     journal.begin()
+    tuned = base_folder(start or NAME) if options.minutes == 0 else None
     say(
-        f"2/5 build rows: {len(data):,} measurements, {len(splits.train):,} to learn from, "
-        f"{len(network_train):,} of them for the network"
+        f"2/5 build rows: {len(data):,} measurements, {len(splits.train):,} to learn from"
+        + ("" if tuned else f", {len(network_train):,} of them for the network")
         + (", without a cut in time: times tell nothing here" if is_timeless(data) else "")
     )
-    journal.do("rows", lambda: _build_rows(run, measurements, network_train))
+    journal.do("rows", lambda: _build_rows(run, measurements, None if tuned else network_train))
     config, overrides = choose_config(options, len(network_train))
     minutes = options.minutes * (1 - FINAL_SHARE if options.final else 1)
-    say(f"3/5 train {config} for {minutes:g} minutes")
-    journal.do("train", lambda: _train(run, run / "train-rows", config, overrides, minutes, start))
+    if tuned:
+        say("3/5 no training: the packaged network answers from the data")
+    else:
+        say(f"3/5 train {config} for {minutes:g} minutes")
+        journal.do("train", lambda: _train(run, run / "train-rows", config, overrides, minutes, start))
     say("4/5 fit the simple methods, and decide on held-out questions how far to trust each")
-    journal.do("stack", lambda: _stack(run, splits.train, options))
+    journal.do("stack", lambda: _stack(run, splits.train, options, tuned))
     say("5/5 evaluate against every method")
     journal.do("report", lambda: _evaluate(run, splits, options, world))
+    if tuned:
+        journal.do("methods", lambda: keep_methods(run, run / "rows"))
     if options.final:
         say(f"and go on with all the data for {options.minutes * FINAL_SHARE:g} minutes")
         journal.do("final", lambda: _final(run, data, config, overrides, options))
@@ -254,11 +276,11 @@ def _ingest(inputs: Sequence[str], out: Path, options: FitOptions) -> None:
     ingest_usable(inputs, out, IngestOptions(traceroutes=options.traceroutes))
 
 
-def _build_rows(run: Path, measurements: Path, network_train: Columns) -> None:
+def _build_rows(run: Path, measurements: Path, network_train: Columns | None) -> None:
     from ping_llm.rows.build import build
 
     table = run / "train-rows.parquet"
-    if not (run / "train-rows" / "manifest.json").exists():
+    if network_train is not None and not (run / "train-rows" / "manifest.json").exists():
         with whole_file(table) as aside:
             pq.write_table(network_train.to_arrow(), aside)
         build([table], run / "train-rows")
@@ -281,13 +303,18 @@ def _remember_data(run: Path, rows: Path) -> None:
     from ping_llm.train import runs as folder
 
     fingerprint = load_manifest(rows)["fingerprint"]
-    folder.update(run, context_data={"rows": str(rows.resolve()), "fingerprint": fingerprint})
+    data = {"rows": str(rows.resolve()), "fingerprint": fingerprint}
+    folder.update(run, context_data=data, **({} if base_folder(run) is None else {"state": "tuned"}))
 
 
-def _stack(run: Path, train: Columns, options: FitOptions) -> None:
+def _stack(run: Path, train: Columns, options: FitOptions, tuned: Path | None) -> None:
     from ping_llm.fit.calibrate import calibrate_columns
 
-    calibrate_columns(run, train, options.held_out, options.stack_questions, options.baselines or usable())
+    if tuned is None:
+        names = options.baselines or usable()
+        calibrate_columns(run, train, options.held_out, options.stack_questions, names)
+    else:
+        tune(run, tuned, train, options)
     _remember_data(run, run / "rows")
 
 
@@ -302,13 +329,16 @@ def _evaluate(run: Path, splits: Splits, options: FitOptions, world: Path | None
         address_questions=options.address_questions,
         context_queries=options.context_queries,
         context_sizes=(0, 1, 5, 30),
-        destination_context=(),
+        # Only models of base's kind look at measurements of other sources to a new destination.
+        destination_context=() if base_folder(run) is None else EvaluateOptions().destination_context,
         baselines=options.baselines or usable(),
         seed=options.seed,
     )
     result = evaluate_data(evaluation_data(splits, asked), run / "report", asked, run, world)
+    (run / FOLDER).mkdir(exist_ok=True)
     write_json(run / FOLDER / "verdict.json", {"lost_to": lost_to(result)})
-    _export(run)
+    if base_folder(run) is None:
+        _export(run)
 
 
 def _final(run: Path, data: Columns, config: str, overrides: list[str], options: FitOptions) -> None:

@@ -6,7 +6,6 @@ are left out, and counted.
 """
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ping_llm.errors import PingError
-from ping_llm.ingest import atlas, records, tables, tool_text
+from ping_llm.ingest import atlas, parquet_tables, records, tables, tool_text
 from ping_llm.ingest.containers import contents
 from ping_llm.ingest.options import STDIN, IngestOptions, find_files
 from ping_llm.ingest.reader import (
@@ -29,7 +28,7 @@ from ping_llm.ingest.reader import (
 )
 from ping_llm.ingest.records import Chunks, RawFile, Trouble
 from ping_llm.measurements import addresses
-from ping_llm.measurements.rules import ACCEPTED, judge
+from ping_llm.measurements.rules import ACCEPTED, UNKNOWN, judge
 from ping_llm.paths import printable, utf8_name
 
 
@@ -127,21 +126,17 @@ class GivenFiles:
                 f"{stream.name}: this looks like the output of ping, fping or mtr, which does not say where "
                 "it was run: `ping-llm ingest FILE --src ADDRESS --out FOLDER` makes measurements of it"
             )
-        text = stream.read(tool_text.MOST_BYTES)
-        if stream.peek(1):
-            raise PingError(
-                f"{stream.name}: output of a tool is read up to {tool_text.MOST_BYTES >> 20} MiB; split it"
-            )
-        written = time.time() if path == STDIN else Path(path).stat().st_mtime
-        columns, lines, strange = tool_text.as_table(text, self._src, written)
-        self.left_out += len(strange)
-        return GivenRows(_batch(columns), stream.name, np.array(lines, np.int64))
+        output = tool_text.read_output(stream, path, self._src)
+        if output.trouble:
+            raise PingError(output.trouble)
+        self.left_out += len(output.strange)
+        return GivenRows(_batch(output.columns), stream.name, np.array(output.lines, np.int64))
 
     def _read_parquet(self, stream: Chunks, path: str) -> Iterator[GivenRows]:
         with as_file(stream, path) as file:
             row = 1
             try:
-                for columns, part in tables.parquet_arrays(file, self._needs):
+                for columns, part in parquet_tables.parquet_arrays(file, self._needs):
                     numbers = np.arange(row, row + len(part))
                     yield GivenRows(_batch(columns), stream.name, numbers, "row")
                     row += len(part)
@@ -171,6 +166,7 @@ class GivenFiles:
         columns = atlas.read_block(block, _OPTIONS).columns
         judge(columns)
         accepted = np.flatnonzero(columns.verdict == ACCEPTED)
+        probe_id = columns.probe_id[accepted]
         self.left_out += len(columns) - len(accepted) + len(block.oversize)
         return GivenRows(
             _batch(
@@ -179,6 +175,7 @@ class GivenFiles:
                     "src_addr": addresses.unpack(columns.src[accepted]),
                     "dst_addr": addresses.unpack(columns.dst[accepted]),
                     "rtt": pa.array(columns.rtt[accepted]),
+                    "probe_id": pa.array(probe_id, mask=probe_id == UNKNOWN),
                 }
             ),
             stream.name,

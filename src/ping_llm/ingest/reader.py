@@ -2,7 +2,6 @@
 
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from ping_llm.ingest import atlas, records, scan, tables, tool_text
+from ping_llm.ingest import atlas, parquet_tables, records, scan, tables, tool_text
 from ping_llm.ingest.columns import TRACEROUTE, ParsedRecords, is_reject
 from ping_llm.ingest.containers import contents
 from ping_llm.ingest.options import RAW_BYTES, STDIN, IngestOptions
@@ -187,26 +186,23 @@ class InputFile:
             yield self._judge(block, tables.read_csv_block(block.texts, form), stream)
 
     def _read_tool_text(self, stream: Chunks, src: str) -> Iterator[JudgedBlock]:
-        text = stream.read(tool_text.MOST_BYTES)
-        if stream.peek(1):
-            self.trouble.add(
-                f"{stream.name}: output of a tool is read up to {tool_text.MOST_BYTES >> 20} MiB; split it"
-            )
+        output = tool_text.read_output(stream, self.path, src)
+        if output.trouble:
+            self.trouble.add(output.trouble)
             for _ in stream:
                 pass
-        written = time.time() if self.path == STDIN else Path(self.path).stat().st_mtime
-        arrays, lines, strange = tool_text.as_table(text, src, written)
-        columns = tables.from_arrays(arrays, len(lines))
+        lines = output.lines
+        columns = tables.from_arrays(output.columns, len(lines))
         judge(columns)
         reject_too_fast(columns, self._options.places)
-        texts = [line.encode() for line in text.decode("utf-8", "replace").splitlines()]
+        texts = [line.encode() for line in output.text.decode("utf-8", "replace").splitlines()]
         rejected = _rejected(
             stream.name, columns, np.array(lines, np.int64), lambda row: texts[lines[row] - 1]
         )
-        for line in strange:
+        for line in output.strange:
             raw = texts[line - 1]
             rejected.append(RejectedRecord(stream.name, line, Reject.UNPARSABLE, raw[:RAW_BYTES], len(raw)))
-        yield JudgedBlock(columns, rejected, apart=len(strange))
+        yield JudgedBlock(columns, rejected, apart=len(output.strange))
 
     def _judge(self, block: records.Block, columns: ParsedRecords, stream: Chunks) -> JudgedBlock:
         judge(columns)
@@ -262,7 +258,7 @@ class InputFile:
         with as_file(stream, self.path, self._spool) as path:
             row = 1
             try:
-                for columns, batch in tables.read_parquet(path):
+                for columns, batch in parquet_tables.read_parquet(path):
                     judge(columns)
                     reject_too_fast(columns, self._options.places)
                     numbers = np.arange(row, row + len(batch))
@@ -318,7 +314,7 @@ def first_value(head: bytes) -> bytes:
 
 
 def _row_texts(batch: pa.RecordBatch) -> Callable[[int], bytes]:
-    return lambda index: tables.row_text(batch, index)
+    return lambda index: parquet_tables.row_text(batch, index)
 
 
 def _rejected(

@@ -1,27 +1,23 @@
-"""Parquet and CSV/TSV tables with the design's columns, under common names → columns.
+"""Tables with the design's columns under common names → columns; CSV, TSV and JSON rows.
 
 A table is taken at its word: one row is one measurement, from the source it names. Only types are forgiven.
 """
 
 import csv
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet as pq
 
 from ping_llm.ingest import arrays
 from ping_llm.ingest.columns import ParsedRecords
-from ping_llm.ingest.options import MAX_RECORD_BYTES, RAW_BYTES
+from ping_llm.ingest.options import MAX_RECORD_BYTES
 from ping_llm.measurements.rules import ACCEPTED, UNKNOWN, VERDICT
 from ping_llm.measurements.schema import PING, REQUIRED_COLUMNS, Reject
 
@@ -47,13 +43,6 @@ _NULLS = ["", "NULL", "null", "None", "NA", "N/A", "\\N"]
 
 # A field may be as long as its record.
 csv.field_size_limit(MAX_RECORD_BYTES)
-
-#: Rows of a Parquet file judged at a time, and bytes of text that they may have.
-_BATCH_ROWS = 65_536
-_BATCH_BYTES = 64 << 20
-
-#: A row group that unpacks to more than both is refused. Real ones unpack to 20 times their size at most.
-MAX_GROUP_BYTES, MAX_RATIO = 1 << 30, 1_000
 
 
 class MissingColumns(Exception):
@@ -252,157 +241,8 @@ def _parse_singly(records: Sequence[bytes], form: CsvFormat) -> tuple[dict[str, 
     return {name: pa.array(column, pa.string()) for name, column in values.items()}, unparsable
 
 
-def read_parquet(path: Path) -> Iterator[tuple[ParsedRecords, pa.RecordBatch]]:
-    """Columns of a Parquet file, batch by batch, with the batch they come from; raises as the next."""
-    for given, part in parquet_arrays(path, REQUIRED_COLUMNS):
-        yield from_arrays(given, len(part)), part
-
-
-def parquet_arrays(
-    path: Path, required: Sequence[str]
-) -> Iterator[tuple[dict[str, pa.Array], pa.RecordBatch]]:
-    """Arrays of a Parquet file by our column names, batch by batch, with the batch they come from.
-
-    Raises:
-      pa.ArrowException, OSError, UnicodeDecodeError: the file is damaged.
-      MissingColumns: a required column is missing; the text names it.
-    """
-    with _open(path) as file:
-        names = file.schema_arrow.names
-        places = match_columns(names)
-        if absent := missing_columns(places, required):
-            raise MissingColumns(absent_sentence(absent, names))
-        wanted = {name: names[place] for name, place in places.items()}
-        chosen = sorted(set(wanted.values()))
-        _refuse_bomb(file.metadata, path.stat().st_size)
-        texts = [name for name in chosen if _is_text(file.schema_arrow.field(name).type)]
-        with _open(path, texts) as as_dictionaries:
-            if any(
-                _repeats_long_texts(as_dictionaries, group, texts) for group in range(file.num_row_groups)
-            ):
-                file = as_dictionaries
-            for batch in file.iter_batches(_BATCH_ROWS, columns=chosen):
-                batch = _with_short_text(_with_valid_text(batch))
-                rows = _rows_at_once(batch)
-                for start in range(0, len(batch), rows):
-                    part = batch.slice(start, rows)
-                    yield {name: part[own] for name, own in wanted.items()}, part
-
-
-def _open(path: Path, as_dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
-    return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20, read_dictionary=list(as_dictionaries))
-
-
-def _repeats_long_texts(file: pq.ParquetFile, number: int, texts: Sequence[str]) -> bool:
-    """Has a row group a text that is stored once, is longer than any value, and may be in every row?
-
-    Such are read as dictionaries: 130 kB in 65,536 rows would take 8.6 GB. Others are not: it is slower.
-    """
-    group = file.metadata.row_group(number)
-    stored = group.total_byte_size  # what its columns say of themselves may end the process: see _refuse_bomb
-    if not texts or not group.num_rows or stored * min(group.num_rows, _BATCH_ROWS) <= 8 * _BATCH_BYTES:
-        return False
-    # The first row comes with the whole dictionary.
-    batch = next(file.iter_batches(1, row_groups=[number], columns=list(texts)), None)
-    return batch is not None and max(map(_longest, batch.columns), default=0) > RAW_BYTES
-
-
-def _longest(column: pa.Array) -> int:
-    """Bytes of the longest text of a dictionary; 0 for any other column."""
-    if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
-        return 0
-    return pc.max(pc.binary_length(column.dictionary)).as_py() or 0
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return arrays.is_text(kind) or pa.types.is_binary(kind)
-
-
-def _refuse_bomb(metadata: pq.FileMetaData, packed: int) -> None:
-    """Raise if a few bytes stand for very many: Arrow unpacks whole pages.
-
-    By the group's own total and the size of the file: `RowGroupMetaData.column` of a damaged footer does not
-    raise but aborts the process (pyarrow 26).
-
-    Raises:
-      pa.ArrowInvalid: a row group would take too much memory.
-    """
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        unpacked = group.total_byte_size
-        if unpacked > MAX_GROUP_BYTES and unpacked > MAX_RATIO * packed:
-            raise pa.ArrowInvalid(
-                f"row group {number} unpacks from {packed:,} to {unpacked:,} bytes; write it in smaller ones"
-            )
-
-
-def _with_short_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Dictionaries with texts cut to RAW_BYTES: no more of them would be kept as a reject."""
-    for place, column in enumerate(batch.columns):
-        if _longest(column) > RAW_BYTES:
-            cut = pc.binary_slice(column.dictionary.cast(pa.binary()), 0, RAW_BYTES)
-            mended = pa.DictionaryArray.from_arrays(column.indices, arrays.decoded_text(cut))
-            batch = batch.set_column(place, batch.schema.field(place).with_type(mended.type), mended)
-    return batch
-
-
-def _rows_at_once(batch: pa.RecordBatch) -> int:
-    """Rows that take at most _BATCH_BYTES even if each has the longest texts."""
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // (1 + sum(map(_longest, batch.columns)))))
-
-
-def _with_valid_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Arrow takes a file's word that its strings are UTF-8; what is not gets U+FFFD."""
-    for place, column in enumerate(batch.columns):
-        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        if not (arrays.is_text(kind) or pa.types.is_string_view(kind)):
-            continue
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            mended = arrays.decoded_text(column)
-            batch = batch.set_column(place, batch.schema.field(place).with_type(mended.type), mended)
-    return batch
-
-
 def absent_sentence(absent: Sequence[str], names: Sequence[str]) -> str:
     known = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     return (
         f"the table has no column for {' and '.join(absent)} (it has {known}); docs/ingest.md lists the names"
     )
-
-
-def row_text(batch: pa.RecordBatch, index: int) -> bytes:
-    """A row of a table as text, for the rejects."""
-    names = batch.schema.names
-    row = {name: plain_value(column[index]) for name, column in zip(names, batch.columns, strict=True)}
-    return json.dumps(row, default=str, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def plain_value(scalar: pa.Scalar) -> Any:
-    """A value for JSON, whatever it is: a reject may hold what Python has no type for.
-
-    Years outside 1 to 9999, unknown time zones and nanoseconds are written as numbers and dates of NumPy. The
-    text does not depend on pandas, which Arrow uses for nanoseconds where it is installed.
-    """
-    kind = scalar.type
-    if not scalar.is_valid:
-        return None
-    if pa.types.is_dictionary(kind):
-        return plain_value(scalar.value)
-    if pa.types.is_struct(kind):
-        return {name: plain_value(value) for name, value in scalar.items()}
-    if pa.types.is_nested(kind):
-        return [plain_value(value) for value in scalar.values]
-    if not pa.types.is_temporal(kind) or pa.types.is_interval(kind):
-        return scalar.as_py()
-    try:
-        if getattr(kind, "unit", "") != "ns":
-            return scalar.as_py()
-        if pa.types.is_timestamp(kind) and scalar.value % 1_000 == 0:
-            return pa.scalar(scalar.value // 1_000, pa.timestamp("us", kind.tz)).as_py()
-    except (ValueError, OverflowError, LookupError):
-        pass
-    if pa.types.is_timestamp(kind):
-        return f"{np.datetime64(scalar.value, kind.unit)} {kind.tz or ''}".rstrip()
-    return f"{scalar.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).as_py()} {kind}"

@@ -8,13 +8,20 @@ its last line by a second per packet. Names are not addresses: run the tools wit
 import csv
 import ipaddress
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ping_llm.ingest.options import STDIN
 from ping_llm.measurements.schema import NO_REPLY
+
+if TYPE_CHECKING:
+    from ping_llm.ingest.records import Chunks
 
 _STAMP = r"(?:\[(?P<stamp>\d+(?:\.\d+)?)\] *)?"
 _NUMBER = r"\d+(?:\.\d+)?"
@@ -246,6 +253,34 @@ def _seconds(text: str) -> float | None:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+@dataclass(frozen=True)
+class ToolOutput:
+    """The output of a tool as a table.
+
+    Attributes:
+      columns: of the packets, by our names.
+      lines: the line of each packet.
+      strange: the lines that are not understood.
+      trouble: a sentence if there is more than is read.
+    """
+
+    text: bytes
+    columns: dict[str, pa.Array]
+    lines: list[int]
+    strange: list[int]
+    trouble: str | None
+
+
+def read_output(stream: "Chunks", path: str, source: str) -> ToolOutput:
+    """The packets of a stream, which is or was in the file at a path."""
+    text = stream.read(MOST_BYTES)
+    trouble = None
+    if stream.peek(1):
+        trouble = f"{stream.name}: output of a tool is read up to {MOST_BYTES >> 20} MiB; split it"
+    written = time.time() if path == STDIN else Path(path).stat().st_mtime
+    return ToolOutput(text, *as_table(text, source, written), trouble)
 
 
 def as_table(text: bytes, source: str, written: float) -> tuple[dict[str, pa.Array], list[int], list[int]]:

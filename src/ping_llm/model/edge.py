@@ -77,12 +77,7 @@ class EdgeEngine:
 
     def context(self, sequence: np.ndarray) -> Prefix:
         """As `Engine.context`."""
-        key = sequence.tobytes()
-        read = self._contexts.get(key)
-        if read is None:
-            read = self.prefill([sequence])
-            self._contexts.put(key, read)
-        return read
+        return self._contexts.get_or(sequence.tobytes(), lambda: self.prefill([sequence]))
 
     def extend(self, prefix: Prefix, suffixes: Sequence[np.ndarray], tail: int = 1) -> Prefix:
         """As `Engine.extend`, in one way."""

@@ -125,12 +125,7 @@ class Engine:
 
     def context(self, sequence: np.ndarray) -> Prefix:
         """`prefill` of one context, kept for the next questions about it: the same bits, in no time."""
-        key = sequence.tobytes()
-        read = self._contexts.get(key)
-        if read is None:
-            read = self.prefill([sequence])
-            self._contexts.put(key, read)
-        return read
+        return self._contexts.get_or(sequence.tobytes(), lambda: self.prefill([sequence]))
 
     def extend(self, prefix: Prefix, suffixes: Sequence[np.ndarray], tail: int = 1) -> Prefix:
         """Go on from one context in several ways: as `prefill` of whole sequences, but it is read only once.

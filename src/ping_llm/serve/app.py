@@ -10,7 +10,6 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 
 from ping_llm import __version__
-from ping_llm.serve.docs_page import page
 from ping_llm.serve.endpoints import Endpoints
 from ping_llm.serve.metrics import Metrics
 from ping_llm.serve.model_thread import ModelThread
@@ -25,8 +24,9 @@ from ping_llm.serve.requests import (
     RankBody,
     RttBody,
     ScoreBody,
+    sentence,
 )
-from ping_llm.serve.site import add_page
+from ping_llm.serve.site import add_page, docs_page
 from ping_llm.serve.views import Views
 
 
@@ -91,6 +91,7 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
         views.map
     )
     app.get("/v1/ends", summary="Known sources, or destinations, that start with a text.")(views.ends)
+    app.get("/v1/names", summary="The addresses or prefixes that a name stands for.")(views.names)
     app.get("/v1/model", summary="The model: card, calibration, what it was trained on.")(endpoints.model)
 
     @app.get("/healthz", summary="Whether the server runs.")
@@ -111,7 +112,7 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return Response(page(app.openapi()), media_type="text/html; charset=utf-8")
+        return Response(docs_page(app.openapi()), media_type="text/html; charset=utf-8")
 
     app.state.page = add_page(app)
     _describe_bodies(app)  # last: a further path would make FastAPI write the document anew
@@ -132,7 +133,7 @@ def _handle_errors(app: FastAPI) -> None:
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
-        return _refusal(request, Refused(422, str(first["msg"]), ".".join(map(str, first["loc"][1:]))))
+        return _refusal(request, Refused(422, sentence([first]), ".".join(map(str, first["loc"][1:]))))
 
     async def unknown(request: Request, error: Exception) -> Response:
         return _refusal(request, Refused(404, "there is no such path: /docs lists them"))

@@ -70,7 +70,7 @@ class Endpoints:
         raw = await read_body(request, self._limits)
         is_list, bodies = await _apart(raw, lambda raw: _bodies(RttBody, raw))
         ends = await self._names.pairs([(body.src, body.dst) for body in bodies])
-        asked = await _apart(raw, lambda raw: _each(is_list, _asked, bodies, ends))
+        asked = await _apart(raw, lambda raw: _each(is_list, self._asked, bodies, ends))
         answers = await unless_gone(request, self._ask(asked))
         return json_response(answers if is_list else answers[0])
 
@@ -86,6 +86,21 @@ class Endpoints:
         questions = [one.question for one in asked]
         return self._thread.ask(questions, values, method=methods[0] if methods else "stack")
 
+    def _asked(self, body: RttBody, ends: Ends | Refused) -> "_Asked":
+        if isinstance(ends, Refused):
+            raise ends
+        self._check_context(body.context)
+        assert ends.src is not None
+        question = question_of(ends.src, ends.dst, body.at, body.context, conditions=body.conditions)
+        return _Asked(body, question, ends.notes)
+
+    def _check_context(self, context: Sequence[MeasurementBody] | None) -> None:
+        if context is not None and not context and not self._thread.model.knows_addresses:
+            raise Refused(
+                422, "base answers from measurements alone: give some, or leave context out, so that it "
+                "answers from the server's data", "context",
+            )  # fmt: skip
+
     async def _rtt_lines(self, number: int, lines: list[bytes]) -> list[Any]:
         """Answers to some lines; a line that is wrong has its error in the place of the answer."""
         out: list[Any] = [None] * len(lines)
@@ -96,7 +111,7 @@ class Endpoints:
         def read() -> None:
             for (place, body), each in zip(bodies.items(), ends, strict=True):
                 with _line(out, number, place):
-                    good.setdefault(body.method, []).append((place, _asked(body, each)))
+                    good.setdefault(body.method, []).append((place, self._asked(body, each)))
 
         await asyncio.to_thread(read)
         for several in good.values():
@@ -134,6 +149,7 @@ class Endpoints:
         body = await self._one(request, RankBody)
         given = [body.src] if isinstance(body.src, str) else body.src
         self._check_size(given, body.dst)
+        self._check_context(body.context)
         sources, candidates, notes = await self._names.lists(
             [("src" if isinstance(body.src, str) else f"src[{row}]", src) for row, src in enumerate(given)],
             [(f"dst[{column}]", dst) for column, dst in enumerate(body.dst)],
@@ -149,14 +165,12 @@ class Endpoints:
             for row, src in enumerate(sources)
             for column, dst in enumerate(candidates)
         ]  # fmt: skip
-        count = len(candidates)
 
         def finish(answers: list["RttAnswer"]) -> dict[str, Any]:
-            by_source = [answers[start : start + count] for start in range(0, len(answers), count)]
-            return ranking.rank(
-                by_source, candidates, objective_ms=body.objective_ms, timeout_ms=body.timeout_ms,
-                group=body.group,
-            ).as_dict() | noted(notes)  # fmt: skip
+            return ranking.of_answers(
+                answers, candidates, objective_ms=body.objective_ms, timeout_ms=body.timeout_ms,
+                group=body.group, notes=notes,
+            ).as_dict()  # fmt: skip
 
         asked = self._thread.ask(questions, lambda index, answer: answer, method=body.method, finish=finish)
         return json_response(await unless_gone(request, asked))
@@ -287,14 +301,6 @@ class _Asked:
     body: RttBody
     question: Question
     notes: tuple[str, ...]
-
-
-def _asked(body: RttBody, ends: Ends | Refused) -> _Asked:
-    if isinstance(ends, Refused):
-        raise ends
-    assert ends.src is not None
-    question = question_of(ends.src, ends.dst, body.at, body.context, conditions=body.conditions)
-    return _Asked(body, question, ends.notes)
 
 
 #: What the ends of a measurement are called.

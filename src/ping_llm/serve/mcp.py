@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from ping_llm import __version__
 from ping_llm.answer import show
 from ping_llm.answer.context import Context
 from ping_llm.answer.files import to_columns
+from ping_llm.answer.names import Names
 from ping_llm.answer.remote import Remote
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements.columns import Columns
@@ -25,16 +27,19 @@ if TYPE_CHECKING:
 
 _INSTRUCTIONS = """
 ping-llm predicts Internet latency (ping RTT) between IP addresses as calibrated distributions.
-Addresses are IPv4 or IPv6; prefixes such as 203.0.113.0/24 are allowed, host names are not. Times are
-ISO 8601 (UTC). RTTs are in ms; an rtt of -1 is a lost packet. Measurements are given as a text: a table with
-dst_addr, rtt and optionally event_time and src_addr, RIPE Atlas ping results (JSON), or the output of ping.
+Addresses are IPv4 or IPv6, prefixes such as 203.0.113.0/24, or names: AS3333, country:NL or probe:1234 where
+the data or tables of places know them, HOSTS. `notes` say what a name stands for. Times are ISO 8601 (UTC).
+RTTs are in ms; an rtt of -1 is a lost packet. Measurements are given as a text: a table with dst_addr, rtt
+and optionally event_time and src_addr, RIPE Atlas ping results (JSON), or the output of ping.
 Earlier measurements of the source improve an answer more than anything else. Without any of the pair,
 `rests_on` says so, and the answer is wide."""
 
 
-def create(model: "Model | Remote") -> MCPServer:
-    """The server; `run()` answers until standard input ends."""
-    server = MCPServer("ping-llm", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING")
+def create(model: "Model | Remote", names: Names) -> MCPServer:
+    """The server; `run()` answers until standard input ends. `names` looks up what is not an address."""
+    hosts = "or a host name" if names.resolves_hosts else "but not host names"
+    said = _INSTRUCTIONS.replace("HOSTS", hosts)
+    server = MCPServer("ping-llm", version=__version__, instructions=said, log_level="WARNING")
     one_at_a_time = threading.Lock()
 
     def tool(function: Callable[..., Any]) -> None:
@@ -46,7 +51,10 @@ def create(model: "Model | Remote") -> MCPServer:
             except (PingError, Refused) as error:
                 raise ToolError(str(error)) from None
 
-        hints = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+        # A look-up of a host reaches other machines.
+        hints = ToolAnnotations(
+            read_only_hint=True, idempotent_hint=True, open_world_hint=names.resolves_hosts
+        )
         server.tool(annotations=hints)(safe)
 
     @tool
@@ -60,7 +68,11 @@ def create(model: "Model | Remote") -> MCPServer:
         """Distribution of the ping RTT from a source to a destination: quantiles in ms, P(no reply), and what
         the answer rests on. `measurements`: earlier ones of the source. `below_ms` adds P(a faster reply).
         """
-        return show.rtt_values(model.rtt(src, dst, at, _context(measurements, src)), below_ms)
+        ends = names.ends(src, dst)
+        assert ends.src is not None
+        assert ends.dst is not None
+        answer = model.rtt(ends.src, ends.dst, at, _context(measurements, str(ends.src)))
+        return show.rtt_values(replace(answer, notes=(*ends.notes, *answer.notes)), below_ms)
 
     @tool
     def rank(
@@ -73,8 +85,12 @@ def create(model: "Model | Remote") -> MCPServer:
         """Which of several destinations is the fastest for a source: P(fastest), expected ms, regret; the
         best first. `objective_ms` adds P(a reply within it).
         """
-        known = _context(measurements, src)
-        return model.rank(src, candidates, at, known, objective_ms=objective_ms).as_dict()
+        sources, destinations, notes = names.lists([src], candidates)
+        known = _context(measurements, str(sources[0]))
+        if known is not None and len(sources) > 1:
+            raise UsageError(f"{notes[0]}; measurements are of one source: name one of them")
+        made = model.rank(sources, destinations, at, known, objective_ms=objective_ms)
+        return replace(made, notes=(*notes, *made.notes)).as_dict()
 
     @tool
     def anomalies(measurements: str, src: str | None = None, count: int = 10) -> dict[str, Any]:
@@ -83,9 +99,11 @@ def create(model: "Model | Remote") -> MCPServer:
         """
         if not 1 <= count <= 1000:
             raise UsageError(f"count must be from 1 to 1,000, not {count}")
-        columns = _columns(measurements, src)
+        ends = names.ends(src, None)
+        columns = _columns(measurements, None if ends.src is None else str(ends.src))
         found = model.score(columns) if isinstance(model, Remote) else _scores(model, columns)
-        return {"measurements": len(columns), "unusual": sorted(found, key=lambda one: -one["bits"])[:count]}
+        unusual = sorted(found, key=lambda one: -one["bits"])[:count]
+        return {"measurements": len(columns), "unusual": unusual, "notes": list(ends.notes)}
 
     return server
 

@@ -337,11 +337,14 @@ class ModelThread:
         keys = [None if q.context is not None else (method, q.src, q.dst, q.time) for q in questions]
         known = [None if key is None else self._kept.get(key) for key in keys]
         fresh = [index for index, answer in enumerate(known) if answer is None]
-        made = self.model.rtt_many([questions[index] for index in fresh], method=method)
-        for index, answer in zip(fresh, made, strict=True):
-            known[index], key = answer, keys[index]
-            if key is not None:
-                self._kept.put(key, answer)
+        given = [index for index in fresh if keys[index] is None]
+        others = [index for index in fresh if keys[index] is not None]
+        for model, chosen in ((self.model.of_contexts, given), (self.model, others)):
+            made = model.rtt_many([questions[index] for index in chosen], method=method) if chosen else []
+            for index, answer in zip(chosen, made, strict=True):
+                known[index], key = answer, keys[index]
+                if key is not None:
+                    self._kept.put(key, answer)
         return [answer for answer in known if answer is not None]
 
     def _fail(self, work: _Work, error: BaseException) -> None:

@@ -11,16 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ping_llm.answer.known_ends import EndsOfData, KnownEnds
-from ping_llm.answer.names import (
-    End,
-    NameIndex,
-    Names,
-    Resolver,
-    is_host,
-    is_name,
-    look_up,
-    version_of,
-)
+from ping_llm.answer.names import End, Named, NameIndex, Names, Resolver, is_host, is_name, look_up
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.places import Places
 from ping_llm.recent import Recent
@@ -171,6 +162,14 @@ class RequestNames:
             return [text for _, text in sources], [text for _, text in destinations], []
         return await self._with_names(texts, lambda names: _lists(names, sources, destinations))
 
+    async def one(self, text: str, end: End, version: int | None) -> Named:
+        """All that a name or an address stands for.
+
+        Raises:
+          Refused: nobody knows the name.
+        """
+        return await self._with_names([text], lambda names: within("name", names.find, text, end, version))
+
     async def _with_names[T](self, texts: Sequence[str], find: Callable[[Names], T]) -> T:
         hosts: Mapping[str, Outcome] = {}
         if self._hosts is not None:
@@ -197,42 +196,21 @@ class RequestNames:
 
 
 def _pair(names: Names, src: str | None, dst: str | None, fields: tuple[str, str]) -> Ends | Refused:
-    source = destination = None
     try:
-        if src is not None:
-            version = None if dst is None else version_of(dst)
-            source = within(fields[0], names.find, src, "source", version)
-        if dst is not None:
-            version = None if source is None else source.version
-            destination = within(fields[1], names.find, dst, "destination", version)
-            source = None if source is None else source.matching(destination)
-        found = [
-            None if one is None else within(field, one.only)
-            for field, one in zip(fields, (source, destination), strict=True)
-        ]
+        found = names.ends(src, dst, lambda end, _, find: within(fields[end == "destination"], find))
     except Refused as refused:
         return refused
-    first, second = (None if one is None else one.addresses[0] for one in found)
-    return Ends(first, second, tuple(one.note for one in found if one is not None and one.note is not None))
+    first, second = (None if one is None else str(one) for one in (found.src, found.dst))
+    return Ends(first, second, found.notes)
 
 
 def _lists(
     names: Names, sources: Sequence[tuple[str, str]], destinations: Sequence[tuple[str, str]]
 ) -> tuple[list[str], list[str], list[str]]:
-    written = {version_of(text) for _, text in (*sources, *destinations)} - {None}
-    # Addresses of both versions are refused later, as without names.
-    version = written.pop() if len(written) == 1 else None
-    is_open = version is None and not written
-    out: list[list[str]] = []
-    notes: list[str] = []
-    ends: tuple[End, End] = ("source", "destination")
-    for end, several in zip(ends, (sources, destinations), strict=True):
-        found: list[str] = []
-        for field, text in several:
-            named = within(field, names.find, text, end, version)
-            if is_open:
-                version, is_open = named.ends[0].version, False
-            found += [str(one) for one in named.ends if version in (None, one.version)]
-            notes += [] if named.note is None else [named.note]
-        out.append(list(dict.fromkeys(found)))
-    return out[0], out[1], notes
+    fields = {"source": [field for field, _ in sources], "destination": [field for field, _ in destinations]}
+    first, second, notes = names.lists(
+        [text for _, text in sources],
+        [text for _, text in destinations],
+        lambda end, place, find: within(fields[end][place], find),
+    )
+    return list(map(str, first)), list(map(str, second)), list(notes)

@@ -175,18 +175,57 @@ def body_of[T: BaseModel](kind: type[T], values: Any) -> T:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise Refused(422, first["msg"], _path(first["loc"], values)) from None
+        raise _refusal(error.errors(include_url=False, include_input=False), kind, values) from None
 
 
-def _path(location: Sequence[int | str], values: Any) -> str:
-    """The place of an error in the body, without the types that pydantic tried."""
+def _refusal(problems: Sequence[Any], kind: type[BaseModel], values: Any) -> Refused:
+    """The first field that is wrong. A field that may be several things has a problem with each."""
+    path = _path(problems[0], values)
+    of_field = [one for one in problems if _path(one, values) == path]
+    if of_field[0]["type"] == "extra_forbidden":
+        inside = "[" in path or "." in path
+        listed = "" if inside else f"; there are {', '.join(kind.model_fields)}"
+        return Refused(422, f"there is no such field{listed}", path)
+    return Refused(422, sentence(of_field), path)
+
+
+#: What must hold of a field, by pydantic's name of the problem.
+_RULES = {
+    "missing": "must be given",
+    "string_type": "must be a text",
+    "string_too_long": "must have at most {max_length:,} characters",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "list_type": "must be a list",
+    "model_type": "must be a JSON object",
+    "too_long": "must have at most {max_length:,} items, not {actual_length:,}",
+    "too_short": "must have at least {min_length:,} item",
+    "greater_than_equal": "must be at least {ge:,}",
+    "less_than_equal": "must be at most {le:,}",
+    "literal_error": "must be {expected}",
+}
+
+
+def sentence(problems: Sequence[Any]) -> str:
+    """What must hold of a field, from what pydantic found wrong with it."""
+    rules = []
+    for one in problems:
+        rule = _RULES.get(one["type"])
+        rules.append(str(one["msg"]) if rule is None else rule.format(**one.get("ctx", {})))
+    return ", or ".join(dict.fromkeys(rules)).replace(", or must be ", " or ")
+
+
+def _path(problem: Any, values: Any) -> str:
+    """The place of a problem in the body, without the types that pydantic tried."""
     out = ""
-    for part in location:
+    for part in problem["loc"]:
         if isinstance(part, int):
             out += f"[{part}]"
             values = values[part] if isinstance(values, list) and part < len(values) else None
-        elif isinstance(values, dict):
+        elif isinstance(values, dict) and (part in values or problem["type"] == "missing"):
             out += f".{part[:64]}" if out else part[:64]
             values = values.get(part)
     return out

@@ -15,7 +15,7 @@ from pathlib import Path
 from ping_llm.errors import PingError, UsageError
 from ping_llm.extras import need
 from ping_llm.hosts import IDLE_SECONDS, is_loopback
-from ping_llm.model.packaged import base_folder
+from ping_llm.model.packaged import answers_from_nothing
 from ping_llm.serve.metrics import Metrics
 from ping_llm.serve.options import ServeOptions
 from ping_llm.serve.workers import supervise
@@ -76,7 +76,7 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
     several = f" with {options.workers} workers" if options.workers > 1 else ""
 
     def started() -> None:
-        if options.data is None and base_folder(options.run) is not None:
+        if options.data is None and answers_from_nothing(options.run):
             say("note: base has no --data to answer from: every request must bring its own context")
         say(f"serving {options.run} at {scheme}://{f'[{host}]' if ':' in host else host}:{port}{several}")
 
@@ -105,7 +105,6 @@ def _answer(
     from ping_llm.serve.app import create
     from ping_llm.serve.guard import Guard, Log
     from ping_llm.serve.model_thread import ModelThread
-    from ping_llm.serve.newer import reload_when_newer
     from ping_llm.serve.protocol import protocol_class
     from ping_llm.serve.token_file import TokenFile
 
@@ -169,6 +168,20 @@ def _answer(
     ready()
     uvicorn.Server(config).run(sockets=[bound])
     metrics.publish(thread.waiting)
+
+
+async def reload_when_newer(run: Path, seconds: float, reload: Callable[[], None]) -> None:
+    """Call `reload` whenever another model is finished in `run`; looks every so many seconds, for ever."""
+    from ping_llm.model.export import state_of
+
+    known = await asyncio.to_thread(state_of, run)
+    while True:
+        await asyncio.sleep(seconds)
+        found = await asyncio.to_thread(state_of, run)
+        # None: the model is being replaced, or its disk is away.
+        if found is not None and found != known:
+            known = found
+            reload()
 
 
 def readable_by_others(path: Path) -> bool:

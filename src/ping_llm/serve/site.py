@@ -1,8 +1,14 @@
-"""The files of the page at `/`, read once: no path of a request is ever opened."""
+"""The pages of the server.
+
+The files of `/` are read once: no path of a request is ever opened. /docs is made from the OpenAPI document.
+"""
 
 import hashlib
+import html
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
@@ -54,3 +60,21 @@ def add_page(app: FastAPI) -> frozenset[str]:
     for path in files:
         app.add_api_route(path, send, methods=["GET", "HEAD"], include_in_schema=False)
     return frozenset(files)
+
+
+def docs_page(schema: dict[str, Any]) -> str:
+    """The endpoints as plain HTML, without scripts or styles."""
+    parts = ["<!doctype html><html lang=en><meta charset=utf-8><title>ping-llm</title><h1>ping-llm</h1>"]
+    parts.append("<p><a href=/openapi.json>openapi.json</a> describes the same for programs.</p><dl>")
+    for path, methods in schema["paths"].items():
+        for method, one in methods.items():
+            parts.append(f"<dt><code>{method.upper()} {html.escape(path)}</code><dd>")
+            parts.append(html.escape(one.get("summary", "")))
+            for name in {part["name"]: None for part in one.get("parameters", ())}:
+                parts.append(f" <code>{html.escape(name)}</code>")
+    parts.append("</dl>")
+    for name, one in schema["components"]["schemas"].items():
+        if name.endswith("Body"):
+            text = html.escape(json.dumps(one.get("properties", {}), indent=2))
+            parts.append(f"<details><summary>{html.escape(name)}</summary><pre>{text}</pre></details>")
+    return "".join(parts)

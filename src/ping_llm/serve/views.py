@@ -70,6 +70,15 @@ class Views:
 
         return json_response(await asyncio.to_thread(find))
 
+    async def names(
+        self,
+        name: str = Query(max_length=LIMITS.text, description=ADDRESS),
+        end: Literal["source", "destination"] = "destination",
+        version: Literal["4", "6"] | None = None,
+    ) -> Response:
+        found = await self._names.one(name, end, None if version is None else int(version))
+        return json_response({"name": found.text, "addresses": found.addresses, "note": found.note})
+
     def _known(self) -> KnownEnds:
         known = self._names.known()
         if known is None:

@@ -13,7 +13,8 @@ RECIPE = "recipe.json"
 ERRORS = "errors.safetensors"
 
 #: What a run or an export has.
-_OF_A_MODEL = ("run.json", "checkpoints", "export", "config.json")
+_RUN = "run.json"
+_OF_A_MODEL = (_RUN, "checkpoints", "export", "config.json")
 
 
 def packaged() -> Path:
@@ -29,3 +30,9 @@ def base_folder(source: str | Path) -> Path | None:
     if str(source) == NAME and not any((path / part).exists() for part in _OF_A_MODEL):
         return packaged()
     return path if (path / RECIPE).is_file() else None
+
+
+def answers_from_nothing(source: str | Path) -> bool:
+    """Whether a run's name means a model of this kind that brings no data of its own, as a tuned one does."""
+    folder = base_folder(source)
+    return folder is not None and not (folder / _RUN).is_file()

@@ -1,0 +1,150 @@
+"""`ping-llm fit --minutes 0`: the packaged model, tuned to data without training."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.csv as pa_csv
+import pytest
+from typer.testing import CliRunner
+
+from ping_llm.answer.base import BaseModel, read_data
+from ping_llm.answer.context import Question
+from ping_llm.answer.model import Model
+from ping_llm.answer.questions import CELLS, Evidence
+from ping_llm.answer.recipe import Recipe
+from ping_llm.answer.weights import Held, moved_weights
+from ping_llm.cli import app
+from ping_llm.cli import query as query_commands
+from ping_llm.errors import UsageError
+from ping_llm.fit.options import FitOptions
+from ping_llm.fit.run import fit
+from ping_llm.measurements.addresses import unpack_one
+from ping_llm.measurements.parquet import read_measurements
+from ping_llm.model.packaged import packaged
+from ping_llm.simulate.options import WorldOptions
+from ping_llm.simulate.write import simulate
+
+query_commands.register(app)
+
+OPTIONS = FitOptions(minutes=0, stack_questions=16, queries=10, baselines=("by destination", "pair last"))
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    simulate(folder, WorldOptions(measurements=3000, probes=16, targets=10, days=4, seed=5))
+    path = folder / "pings.csv"
+    pa_csv.write_csv(read_measurements(folder).to_arrow(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tuned(table, tmp_path_factory):
+    run = tmp_path_factory.mktemp("tuned") / "run"
+    said = []
+    result = fit([str(table)], run, OPTIONS, said.append)
+    return run, result, said
+
+
+def _questions(data):
+    ends = {
+        (unpack_one(s.tobytes()), unpack_one(d.tobytes())) for s, d in zip(data.src, data.dst, strict=True)
+    }
+    known = sorted(ends)[::17]
+    crossed = [(known[0][0], next(dst for _, dst in known[1:] if (":" in dst) == (":" in known[0][0])))]
+    return [Question.of(src, dst) for src, dst in [*known, *crossed]]
+
+
+def test_a_tuned_model_answers_from_its_own_data(tuned, table):
+    run, result, said = tuned
+    assert {"stack", "network", *OPTIONS.baselines} == set(result["splits"]["pairs"])
+    assert any("no training" in line for line in said)
+    assert not (run / "checkpoints").exists()
+    loaded = Model.load(run)
+    assert isinstance(loaded, BaseModel)
+    assert loaded.data is not None
+    questions = _questions(read_measurements(run / "measurements"))
+    asked = loaded.rtt_many(questions)
+    # The methods that were kept are those that would be fitted.
+    again = BaseModel.at(run, data=False).about(read_data(run / "rows")).rtt_many(questions)
+    for kept, made in zip(asked, again, strict=True):
+        np.testing.assert_allclose(kept.distribution.levels, made.distribution.levels, atol=1e-9)
+        assert kept.rests_on == made.rests_on
+
+
+def test_the_recipe_was_moved_and_says_so(tuned):
+    run, _, _ = tuned
+    ours, theirs = Recipe.load(run), Recipe.load(packaged())
+    assert ours.components == theirs.components
+    assert not np.allclose(ours.many.weights, theirs.many.weights)
+    np.testing.assert_array_equal(ours.few.weights, theirs.few.weights)
+    assert ours.about["tuned_to"]["measurements"] > 1000
+    assert (run / "model.safetensors").read_bytes() == (packaged() / "model.safetensors").read_bytes()
+
+
+def test_the_command_of_a_tuned_run(tuned):
+    run, result, _ = tuned
+    one = result["examples"][0]
+    arguments = ["query", "rtt", str(run), "--src", one["src"], "--dst", one["dst"], "--at", one["at"]]
+    printed = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert printed.exit_code == 0, printed.output
+    assert "tuned to these data" in printed.stdout
+    assert "other studies" not in printed.stdout
+
+
+def test_a_second_start_changes_nothing(tuned, table):
+    run, _, _ = tuned
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    fit([str(table)], run, OPTIONS)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"final": True}, "--final"),
+        ({"config": "menog"}, "--config"),
+        ({"minutes": -1.0}, "at least 0"),
+    ],
+)
+def test_what_needs_training_is_refused(changes, words, table, tmp_path):
+    with pytest.raises(UsageError, match=words):
+        fit([str(table)], tmp_path / "run", replace(OPTIONS, **changes))
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_a_model_that_answers_about_any_data_is_tuned(table, tmp_path):
+    with pytest.raises(UsageError, match="knows only its own data"):
+        fit([str(table)], tmp_path / "run", OPTIONS, start=tmp_path)
+
+
+def _held(good: int, ends: int) -> Held:
+    """Questions about new pairs; one of three components is right, the others are wide."""
+    count = 4 * ends
+    zeros, ones = np.zeros(count, np.int64), np.ones(count, bool)
+    known = Evidence(zeros, zeros + 30, ~ones, ones, ones, ones, ones, zeros + 1)
+    below = np.zeros((count, 3, 3))
+    below[:, :, 1] = 0.01
+    below[:, good, 1] = 0.5
+    products = np.tile(np.diag([9.0, 9.0, 9.0]), (count, 1, 1))
+    products[:, good, good] = 1.0
+    return Held(
+        np.full(count, 20.0),
+        known,
+        np.repeat(np.arange(ends), 4),
+        np.zeros((count, 3)),
+        below,
+        products,
+        None,
+    )
+
+
+def test_weights_move_with_the_number_of_ends():
+    usual = np.tile([0.8, 0.1, 0.1], (CELLS, 1))
+    few, many = (moved_weights(_held(1, ends), usual, 10.0) for ends in (2, 200))
+    cell = 1 * 4 + 3  # new pairs with much to look back on
+    assert usual[cell, 1] < few[cell, 1] < many[cell, 1]
+    assert many[cell, 1] > 0.8
+    asked = np.zeros(CELLS, bool)
+    asked[4:8] = True
+    np.testing.assert_allclose(many[~asked], usual[~asked])
