@@ -1,6 +1,6 @@
 """Questions about addresses: complete them, find those at an RTT, sample whole measurements."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
@@ -18,7 +18,7 @@ from ping_llm.answer.complete import (
     weighed,
     with_chances,
 )
-from ping_llm.answer.conditions import Conditions
+from ping_llm.answer.conditions import Conditions, Given
 from ping_llm.answer.context import Context, Question, as_microseconds, as_prefix
 from ping_llm.answer.generate import ROOM_IPV4, ROOM_IPV6, Generated, generate
 from ping_llm.answer.results import INVERSE_PASSES, PASSES
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 Address = str | Prefix
 Time = datetime | int | float | str
 Known = Context | Sequence[Measurement] | Table
-Given = Conditions | Mapping[str, int] | None
 
 
 class AddressQueries:

@@ -71,6 +71,8 @@ class Conditions:
 
 
 NO_CONDITIONS = Conditions()
+#: What a user may give in their place.
+Given = Conditions | Mapping[str, int] | None
 
 
 def unused(several: Collection[Conditions], known: Collection[str]) -> list[str]:

@@ -11,8 +11,9 @@ from ping_llm.answer import edge
 from ping_llm.answer import plan as planning
 from ping_llm.answer import rank as ranking
 from ping_llm.answer import rtt as rtt_query
-from ping_llm.answer.address_queries import Address, AddressQueries, Given, Known, Time
+from ping_llm.answer.address_queries import Address, AddressQueries, Known, Time
 from ping_llm.answer.answering import STACK, RttAnswer
+from ping_llm.answer.conditions import Given
 from ping_llm.answer.context import (
     Context,
     Question,

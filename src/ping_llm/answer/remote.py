@@ -5,7 +5,7 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from ping_llm.answer import rank as ranking
-from ping_llm.answer.conditions import LARGEST, Conditions
+from ping_llm.answer.conditions import LARGEST, Conditions, Given
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.files import to_columns
@@ -46,7 +46,6 @@ TOKEN_VARIABLE = "PING_LLM_TOKEN"
 Address = str | Prefix
 Time = datetime | int | float | str
 Known = Context | Sequence[Measurement] | Table
-Given = Conditions | Mapping[str, int] | None
 
 #: Questions of a request, and bytes: a server takes 1,000 and 4 MiB, and an answer has 80 kB.
 _TOGETHER, _BYTES = 64, 2 << 20
@@ -132,17 +131,10 @@ class Remote:
         return Named(values["name"], tuple(map(parse_prefix, values["addresses"])), values["note"])
 
     def rtt(
-        self,
-        src: Address | Table,
-        dst: Address | None = None,
-        at: Time | None = None,
-        context: Known | None = None,
-        *,
-        raw: bool = False,
-        method: str = STACK,
-        quantiles: Sequence[float] = LEVELS,
-        conditions: Given = None,
-    ) -> Any:
+        self, src: Address | Table, dst: Address | None = None, at: Time | None = None,
+        context: Known | None = None, *, raw: bool = False, method: str = STACK,
+        quantiles: Sequence[float] = LEVELS, conditions: Given = None,
+    ) -> Any:  # fmt: skip
         """P(rtt, failure | src, dst, time, context), as `Model.rtt`: of a pair, or of a table of pairs.
 
         A host name is resolved on this machine; what `AS3333`, `country:NL` or `probe:1234` stand for is

@@ -184,7 +184,9 @@ def _refusal(problems: Sequence[Any], kind: type[BaseModel], values: Any) -> Ref
     of_field = [one for one in problems if _path(one, values) == path]
     if of_field[0]["type"] == "extra_forbidden":
         inside = "[" in path or "." in path
-        listed = "" if inside else f"; there are {', '.join(kind.model_fields)}"
+        # What a body inherits, its conditions, comes last.
+        names = sorted(kind.model_fields, key=lambda name: name not in kind.__annotations__)
+        listed = "" if inside else f"; there are {', '.join(names)}"
         return Refused(422, f"there is no such field{listed}", path)
     return Refused(422, sentence(of_field), path)
 
