@@ -305,3 +305,11 @@ def test_a_question_reaches_a_server_with_all_that_it_states():
     assert replace(again, context=None) == replace(asked, context=None)
     for name in ("size", "packet_error_count", "msm_id", "probe_id"):
         np.testing.assert_array_equal(again.context.column(name), asked.context.column(name))
+
+
+def test_only_models_of_probe_ids_have_tokens_of_version_2(knowing_run, plain_run):
+    for run, version in ((knowing_run, 2), (plain_run, 1)):
+        assert json.loads((run / "export" / "tokens.json").read_text())["format"] == version
+    assert export.token_schema({"fields": "src,dst,rtt,size,errors,msm_id"})["format"] == 1
+    assert export.optional_fields(knowing_run) == ("size", "errors", "msm_id", "probe_id")
+    assert export.optional_fields(plain_run) == ()
