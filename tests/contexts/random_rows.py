@@ -35,6 +35,8 @@ def random_rows(
     begins = np.cumsum(counts) - counts
     time = 1_700_000_000_000_000 + clock - np.repeat(clock[begins], counts)
     rtt = np.where(random.random(total) < 0.05, NO_REPLY, np.round(random.lognormal(3.5, 1.2, total), 3))
+    # Drawn apart: the rest is as it was before there were probe ids. Those of five bytes are not stated.
+    probes = np.random.default_rng(seed + 1).choice([-1, 0, 6012, 2**32 - 1, 2**32], total)
     return MemoryRows(
         RowBlock.from_columns(
             src,
@@ -43,6 +45,7 @@ def random_rows(
             dst,
             rtt,
             msm_id=random.integers(-1, 3, total),
+            probe_id=probes,
             size=random.integers(-1, 1500, total),
             packet_error_count=random.integers(-1, 300, total),
         )

@@ -15,11 +15,14 @@ from ping_llm.tokens.vocab import (
     BYTE0,
     DST_IPV4,
     ERRORS,
+    EXTRA,
+    EXTRA_PROBE_ID,
     FAILED,
     LARGEST_DELTA1,
     LARGEST_DELTA4,
     LARGEST_ERRORS,
     LARGEST_MSM_ID,
+    LARGEST_PROBE_ID,
     LARGEST_SECONDS,
     LARGEST_SIZE,
     LEAST_FIELDS,
@@ -30,7 +33,6 @@ from ping_llm.tokens.vocab import (
     RTT,
     SIZE,
     SRC_IPV4,
-    THROUGHPUT,
     TIME_ABS,
     TIME_DELTA1,
     TIME_DELTA4,
@@ -39,9 +41,26 @@ from ping_llm.tokens.vocab import (
 )
 
 # Numba takes plain integers, not enumerations, as cheap constants.
-_SRC, _DST, _TIME, _RESULT, _SIZE, _ERRORS, _MSM_ID = (int(field) for field in Field)
+_SRC, _DST, _TIME, _RESULT, _SIZE, _ERRORS, _MSM_ID, _PROBE_ID = (int(field) for field in Field)
 _FIELD_OF_ROLE = np.array(
-    [-1, -1, _SRC, _SRC, _DST, _DST, _TIME, _TIME, _TIME, _RESULT, _RESULT, -1, _SIZE, _ERRORS, _MSM_ID, -1]
+    [
+        -1,
+        -1,
+        _SRC,
+        _SRC,
+        _DST,
+        _DST,
+        _TIME,
+        _TIME,
+        _TIME,
+        _RESULT,
+        _RESULT,
+        -1,
+        _SIZE,
+        _ERRORS,
+        _MSM_ID,
+        _PROBE_ID,
+    ]
 )
 (
     _NOT_AN_ID,
@@ -86,7 +105,7 @@ def decode_columns(
         row, position, problem = _decode_context(
             tokens, start, end, row,
             c.order, c.first, c.src, c.src_known, c.dst, c.dst_known,
-            c.seconds, c.rtt, c.size, c.errors, c.msm_id,
+            c.seconds, c.rtt, c.size, c.errors, c.msm_id, c.probe_id,
             encoding.id, encoding.bytes, encoding.largest_code, getattr(encoding, "step", 1), log_values,
         )  # fmt: skip
         if problem:
@@ -194,8 +213,6 @@ def _role_problem(token, stated, has_time):
         return _NOT_AN_ID
     if token == PAD:
         return _PADDING
-    if token == THROUGHPUT:
-        return _RESERVED
     if token >= BYTE0:
         return _STRAY_BYTE
     if token == PREFIX_END:
@@ -211,7 +228,7 @@ def _role_problem(token, stated, has_time):
 def _decode_context(
     tokens, start, end, row,
     order, first, src, src_known, dst, dst_known,
-    seconds, rtt, size, errors, msm_id,
+    seconds, rtt, size, errors, msm_id, probe_id,
     encoding_id, rtt_bytes, largest_code, step, log_values,
 ):  # fmt: skip
     """Fills rows from `row` on. Returns the row after the last, the position and the problem."""
@@ -264,6 +281,13 @@ def _decode_context(
                 errors[row], position, problem = _read_number(tokens, position, end, 1, LARGEST_ERRORS)
             elif role == MSM_ID:
                 msm_id[row], position, problem = _read_number(tokens, position, end, 8, LARGEST_MSM_ID)
+            elif role == EXTRA:
+                problem = _byte_problem(tokens, position, end)
+                if not problem and tokens[position] != BYTE0 + EXTRA_PROBE_ID:
+                    problem = _RESERVED
+                if not problem:
+                    number, position, problem = _read_number(tokens, position + 1, end, 4, LARGEST_PROBE_ID)
+                    probe_id[row] = number
             if problem:
                 return row, position, problem
         if count < LEAST_FIELDS:

@@ -62,6 +62,7 @@ def statements_of(c: StatementColumns) -> list[Statement]:
                 size=known(c.size),
                 errors=known(c.errors),
                 msm_id=known(c.msm_id),
+                probe_id=known(c.probe_id),
             )
         )
     return statements
@@ -85,6 +86,7 @@ def expected(context, encoding):
             size=statement.size if Field.SIZE in order else None,
             errors=min(statement.errors, 255) if Field.ERRORS in order else None,
             msm_id=statement.msm_id if Field.MSM_ID in order else None,
+            probe_id=statement.probe_id if Field.PROBE_ID in order else None,
         )
 
 
@@ -198,7 +200,12 @@ WRONG = [
     ("00", Problem.NO_MEASUREMENT, 0),
     (f"M {V4} FAILED PAD", Problem.PADDING, 7),
     ("M SRC_IPV4 c0 PAD", Problem.PADDING, 3),
-    ("M THROUGHPUT", Problem.RESERVED, 1),
+    ("M EXTRA 02", Problem.RESERVED, 2),
+    ("M EXTRA 00 01", Problem.RESERVED, 2),
+    ("M EXTRA RTT", Problem.MISSING_BYTE, 2),
+    ("M EXTRA", Problem.TRUNCATED, 2),
+    ("M EXTRA 01 00 00 00", Problem.TRUNCATED, 6),
+    ("M EXTRA 01 00 00 00 07 EXTRA", Problem.REPEATED_FIELD, 7),
     ("M FAILED 00", Problem.STRAY_BYTE, 2),
     (f"M {V4} 05", Problem.STRAY_BYTE, 6),
     (f"M {V4} PREFIX_END", Problem.STRAY_PREFIX_END, 6),

@@ -16,7 +16,7 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements.schema import MEASUREMENTS
 from ping_llm.tokens import reference
 from ping_llm.tokens.rtt import RTT_ENCODINGS, rtt_encoding
-from ping_llm.tokens.vocab import PAD, ROLE_NAMES, THROUGHPUT, Field
+from ping_llm.tokens.vocab import PAD, ROLE_NAMES, Field
 
 ROWS = [
     (datetime(2024, 5, 1, 12, 0, 0, 900_000, UTC), "192.0.2.1", "198.51.100.7", 4, 12.345, 1001, 64, 1, 7),
@@ -51,7 +51,7 @@ def test_examples_show_every_role_and_decode(name):
         decoded = reference.decode(ids, rtt_encoding(name))
         for one, statement in zip(context["measurements"], decoded, strict=True):
             assert one["measurement"]["src_addr"] == str(statement.src)
-    assert seen >= set(range(len(ROLE_NAMES))) - {PAD, THROUGHPUT}
+    assert seen >= set(range(len(ROLE_NAMES))) - {PAD}
     assert shown["rtt_encoding"] == name
 
 

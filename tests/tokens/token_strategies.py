@@ -61,6 +61,7 @@ def _with_edges(largest, *edges):
 
 
 _sizes, _errors, _ids = _with_edges(65_535), _with_edges(2**31 - 1, 255, 256), _with_edges(2**63 - 1)
+_probes = _with_edges(2**32 - 1)
 
 
 @st.composite
@@ -70,8 +71,8 @@ def contexts(draw, max_size=4):
     clock = 0
     for _ in range(draw(st.integers(0, max_size))):
         clock = min(max(clock + draw(deltas), 0), LARGEST_SECONDS)
-        order = draw(st.permutations(list(Field)))[: draw(st.integers(2, 7))]
-        values = [draw(_sizes), draw(_errors), draw(_ids)]
+        order = draw(st.permutations(list(Field)))[: draw(st.integers(2, 8))]
+        values = [draw(_sizes), draw(_errors), draw(_ids), draw(_probes)]
         for field in order[:2]:  # two fields at least must be known
             if field >= Field.SIZE and values[field - Field.SIZE] is None:
                 values[field - Field.SIZE] = 7
@@ -99,7 +100,7 @@ def random_context(chance: Random, count: int) -> list[Statement]:
             Statement(
                 order=(
                     *chance.sample(list(Field)[:4], 2),
-                    *chance.sample(list(Field)[4:], chance.randint(0, 3)),
+                    *chance.sample(list(Field)[4:], chance.randint(0, 4)),
                 ),
                 src=address(),
                 dst=address(),
@@ -110,6 +111,7 @@ def random_context(chance: Random, count: int) -> list[Statement]:
                 size=chance.choice([None, 0, 65_535, chance.randrange(65_536)]),
                 errors=chance.choice([None, 0, 255, 256, chance.randrange(2**31)]),
                 msm_id=chance.choice([None, 0, 2**63 - 1, chance.randrange(2**63)]),
+                probe_id=chance.choice([None, 0, 2**32 - 1, chance.randrange(2**32)]),
             )
         )
     return statements

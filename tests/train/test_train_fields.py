@@ -16,6 +16,7 @@ _GROUPS = {
     "size": {vocab.SIZE},
     "errors": {vocab.ERRORS},
     "msm_id": {vocab.MSM_ID},
+    "probe_id": {vocab.EXTRA},
 }
 
 
@@ -37,6 +38,7 @@ _TOKENS = [
         _byte(9),
     ),
     *(vocab.MEASUREMENT, vocab.ERRORS, _byte(2), vocab.RTT, _byte(7), _byte(8)),
+    *(vocab.EXTRA, *map(_byte, (1, 0, 0, 9, 9))),
     *(vocab.MSM_ID, *map(_byte, range(8)), vocab.DST_IPV4, *map(_byte, (1, 2, 3, 4))),
     *(vocab.PAD,) * 3,
 ]

@@ -18,6 +18,7 @@ from ping_llm.answer.complete import (
     weighed,
     with_chances,
 )
+from ping_llm.answer.conditions import Conditions, Given
 from ping_llm.answer.context import Context, Question, as_microseconds, as_prefix
 from ping_llm.answer.generate import ROOM_IPV4, ROOM_IPV6, Generated, generate
 from ping_llm.answer.results import INVERSE_PASSES, PASSES
@@ -26,7 +27,7 @@ from ping_llm.errors import UsageError
 from ping_llm.interchange import Table
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.schema import Measurement
-from ping_llm.tokens.vocab import Field
+from ping_llm.tokens.vocab import OPTIONAL_LENGTHS, Field
 
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
@@ -55,6 +56,7 @@ class AddressQueries:
         bits: int | None = None,
         version: int | None = None,
         passes: int = PASSES,
+        conditions: Given = None,
     ) -> Completions:
         """The most probable completions of a partial address.
 
@@ -68,8 +70,9 @@ class AddressQueries:
           bits: complete to prefixes of this length instead of whole addresses (a multiple of 8).
           version: 4 or 6, where neither address is given.
           passes: limit of the search, in passes through the network.
+          conditions: as of `rtt`.
         """
-        return self._tree(src, dst, at, context, field, bits, version).top(count, passes)
+        return self._tree(src, dst, at, context, field, bits, version, conditions).top(count, passes)
 
     def sample_addresses(
         self,
@@ -84,9 +87,10 @@ class AddressQueries:
         version: int | None = None,
         temperature: float = 1.0,
         seed: int = 0,
+        conditions: Given = None,
     ) -> list[Prefix]:
         """Random completions of a partial address."""
-        tree = self._tree(src, dst, at, context, field, bits, version)
+        tree = self._tree(src, dst, at, context, field, bits, version, conditions)
         return tree.sample(count, temperature, np.random.default_rng(seed))
 
     def inverse(
@@ -102,13 +106,14 @@ class AddressQueries:
         bits: int | None = None,
         raw: bool = False,
         passes: int = INVERSE_PASSES,
+        conditions: Given = None,
     ) -> Inverse:
         """Which destinations lie low <= RTT < high ms away from a source: P(dst | src, RTT in the range).
 
         The network finds candidates, which are weighted by their calibrated RTTs (not with `raw`). `passes`
         limits the search, as in `complete`.
         """
-        question = Question.of(src, within, at, context)
+        question = Question.of(src, within, at, context, conditions)
         limit = question.dst or nothing(question.src.version)
         depth = _depth(limit, bits)
         # The network gets the most relevant of the source's measurements, calibrated answers all of them.
@@ -145,6 +150,7 @@ class AddressQueries:
         if src is not None:
             question = Question.of(src, None, at, context)
             each = ROOM_IPV4 if question.src.version == 4 else ROOM_IPV6
+            each += sum(OPTIONAL_LENGTHS[name] for name in self._whole.optional_fields)
             answer = min(measurements * each, self._whole.config.max_length // 2)
             prompt = self._whole.prompts([question], order=(Field.SRC, Field.TIME), tail=(), answer=answer)[0]
             beginning, notes, goes_on = prompt.ids, prompt.notes, True
@@ -176,6 +182,7 @@ class AddressQueries:
         field: str,
         bits: int | None,
         version: int | None,
+        conditions: Given,
     ) -> AddressTree:
         if field not in ("src", "dst"):
             raise UsageError(f"the field {field!r} must be src or dst")
@@ -190,10 +197,11 @@ class AddressQueries:
                     f"the source {within} and the destination {known} must have the same IP version"
                 )
             seconds = None if at is None else as_microseconds(at) // 1_000_000
-            return source_tree(self._whole, known, seconds, within, _depth(within, bits))
+            given = Conditions.of(conditions)
+            return source_tree(self._whole, known, seconds, within, _depth(within, bits), given)
         if src is None:
             raise UsageError("src must be given to complete a destination")
-        question = Question.of(src, dst, at, context)
+        question = Question.of(src, dst, at, context, conditions)
         within = question.dst or nothing(question.src.version)
         return destination_tree(self._whole, question, within, _depth(within, bits))
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ping_llm.answer import network
-from ping_llm.answer.context import Prompt, Question, orders_of
+from ping_llm.answer.conditions import COLUMNS, unused
+from ping_llm.answer.context import Question
 from ping_llm.answer.distribution import RttDistribution, mix
 from ping_llm.answer.methods.base import FailureRates, Method
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.past import Data
+from ping_llm.answer.prompts import Prompt, orders_of
 from ping_llm.answer.questions import CELLS, KINDS, NAMES, Evidence, evidence
 from ping_llm.answer.results import RAW as RAW
 from ping_llm.answer.results import STACK as STACK
@@ -25,6 +27,7 @@ from ping_llm.answer.stack import CHUNK, NETWORK, Answers, Stack
 from ping_llm.errors import UsageError
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History
+from ping_llm.measurements.rules import UNKNOWN
 from ping_llm.splits.novelty import Novelty
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ def answers(
     A question with a context is answered from it, the others from `data`. An answer of the stack has a note
     where a simple method was better in the run's report (`lost_to`, by test).
     """
+    _check_conditions(model, questions, method)
     asked_for = questions
     if data is not None:
         questions = _each_at_its_time(questions, data)
@@ -67,6 +71,18 @@ def answers(
         if model is None:
             raise UsageError("without a run, a prefix must end at a byte: /8, /16, /24 …")
         yield index, _uneven(model, questions[index], stack, method, data, all_orders)
+
+
+def _check_conditions(model: "RttModel | None", questions: Sequence[Question], method: str) -> None:
+    if not any(question.conditions for question in questions):
+        return
+    if model is None or method not in (STACK, NETWORK, RAW):
+        names = unused([question.conditions for question in questions], ())
+        raise UsageError(
+            f"the method {method} does not use {', '.join(names)}: ask a run that was trained on it, with "
+            "the method stack, network or raw"
+        )
+    model.check_conditions(questions)
 
 
 def _each_at_its_time(questions: Sequence[Question], data: Data) -> list[Question]:
@@ -163,9 +179,21 @@ def _answer(
             | {"destination_measurements": int(to_destination[index]), "pair_observed": observed},
             int(made.evidence.source[index]),
             int(made.used[index]),
+            _share_of_network(stack, made.evidence, index) if question.conditions and method == STACK else (),
         )
         for index, (question, observed) in enumerate(zip(questions, _observed(queries, history), strict=True))
     ]
+
+
+def _share_of_network(stack: Stack, known: Evidence, index: int) -> tuple[str]:
+    """A note: the simple methods of a stack do not use conditions."""
+    share = 0.0
+    if NETWORK in stack.components:
+        share = float(stack.weights[known.cell[index], stack.components.index(NETWORK)])
+    return (
+        f"only the network uses the conditions; its weight in answers of this kind is {share:.0%}, and "
+        "--method network selects it alone",
+    )
 
 
 def _observed(queries: Queries, history: History) -> list[dict[str, float] | None]:
@@ -215,7 +243,13 @@ def as_queries(questions: Sequence[Question]) -> Queries:
             bits[row, index] = 0 if end.is_whole else end.bits
     time = np.array([NO_TIME if q.time is None else q.time for q in questions], np.int64)
     owned = bool(questions) and questions[0].context is not None
-    return Queries(time, src, dst, bits[0], bits[1], np.arange(len(questions)) if owned else None)
+    conditions = {
+        column: np.array([q.conditions.stated.get(name, UNKNOWN) for q in questions], np.int64)
+        for name, column in COLUMNS.items()
+        if any(name in q.conditions.stated for q in questions)
+    }
+    owner = np.arange(len(questions)) if owned else None
+    return Queries(time, src, dst, bits[0], bits[1], owner, **conditions)
 
 
 def history_of(questions: Sequence[Question], data: Data | None) -> History:
@@ -286,7 +320,8 @@ def _uneven(
             )
         known = question.dst if question.dst is not None and not question.dst.bits % 8 else None
         depth = question.src.bits // 8 + 1
-        parts = source_tree(whole, known, question.seconds, question.src, depth).top(256).best
+        tree = source_tree(whole, known, question.seconds, question.src, depth, question.conditions)
+        parts = tree.top(256).best
         asked = [replace(question, src=part.address) for part in parts]
     else:
         assert question.dst is not None
@@ -302,6 +337,8 @@ def _uneven(
 
 class SimpleModel:
     """One simple method, fitted to all rows of a folder, with the interface of a run."""
+
+    optional_fields: tuple[str, ...] = ()
 
     def __init__(self, method: str, rows: Path):
         self.data, self.method = Data(rows), full_name(method)

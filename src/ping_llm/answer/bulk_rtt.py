@@ -15,6 +15,7 @@ from ping_llm.answer.files import read_questions
 from ping_llm.answer.results import RttAnswer
 from ping_llm.errors import UsageError
 from ping_llm.measurements.columns import NO_TIME
+from ping_llm.model import export
 
 if TYPE_CHECKING:
     from ping_llm.answer.answering import SimpleModel
@@ -71,13 +72,16 @@ class RttJob(Job):
         return SimpleModel(self.method, self.data)
 
     def read(self) -> tuple[_Given, np.ndarray]:
-        questions, observed = read_questions(self.path)
+        known = () if self.run is None else export.optional_fields(self.run)
+        questions, observed = read_questions(self.path, known)
         times = (NO_TIME if one.time is None else one.time for one in questions)
         return (questions, observed), np.fromiter(times, np.int64, len(questions))
 
     def key(self, given: _Given) -> dict[str, Any]:
         questions, observed = given
-        texts = "\n".join(f"{one.src} {one.dst} {one.time}" for one in questions).encode()
+        texts = "\n".join(
+            f"{one.src} {one.dst} {one.time} {one.conditions}".rstrip() for one in questions
+        ).encode()
         columns = [np.frombuffer(texts, np.uint8), *([] if observed is None else [observed])]
         return {
             "data": str(self.data.resolve()) if isinstance(self.data, Path) else self.data,

@@ -12,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from ping_llm.answer.bulk import Job, digest
+from ping_llm.answer.conditions import COLUMNS
 from ping_llm.answer.files import read_columns
 from ping_llm.answer.report import NEEDS, results
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.columns import NO_TIME, Columns
+from ping_llm.model import export
 
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
@@ -55,7 +57,9 @@ class ScoreJob(Job):
         return Model.load(self.run, data=self.data)
 
     def read(self) -> tuple[Columns, np.ndarray]:
-        measured = read_columns(self.path, needs=NEEDS)
+        assert self.run is not None
+        known = [COLUMNS[name] for name in export.optional_fields(self.run)]
+        measured = read_columns(self.path, needs=NEEDS, optional=known)
         if (measured.time == NO_TIME).any():
             raise UsageError(
                 f"{self.path} has measurements without a time, which no day holds; score it without --out"
@@ -63,7 +67,7 @@ class ScoreJob(Job):
         return measured, measured.time
 
     def key(self, given: Columns) -> dict[str, Any]:
-        columns = (given.time, given.src, given.dst, given.rtt)
+        columns = (given.time, given.src, given.dst, given.rtt, *given.optional().values())
         return {"measurements": len(given), "sha256": digest(columns)}
 
     def table(self, model: "Model", given: Columns, rows: np.ndarray) -> pa.Table:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ping_llm.answer.address_tree import AddressTree
-from ping_llm.answer.context import Question, address_tokens
+from ping_llm.answer.conditions import NO_CONDITIONS, Conditions
+from ping_llm.answer.context import Question
 from ping_llm.answer.distribution import RttDistribution, mix
+from ping_llm.answer.prompts import address_tokens
 from ping_llm.answer.results import INVERSE_PASSES
 from ping_llm.answer.results import Inverse as Inverse
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix
 from ping_llm.tokens import vocab
-from ping_llm.tokens.reference import encode_time
+from ping_llm.tokens.reference import encode_optional, encode_time
 from ping_llm.tokens.vocab import BYTE0, RTT, Field
 
 if TYPE_CHECKING:
@@ -44,14 +46,22 @@ def destination_tree(model: "Model", question: Question, within: Prefix, depth: 
 
 
 def source_tree(
-    model: "Model", dst: Prefix | None, seconds: int | None, within: Prefix, depth: int
+    model: "Model",
+    dst: Prefix | None,
+    seconds: int | None,
+    within: Prefix,
+    depth: int,
+    conditions: Conditions = NO_CONDITIONS,
 ) -> AddressTree:
-    """P(source | destination, time)."""
+    """P(source | destination, time, conditions)."""
+    model.check_conditions([Question(within, dst, conditions=conditions)])
     ids = [vocab.MEASUREMENT]
     if dst is not None:
         ids += address_tokens(dst, Field.DST)
     if seconds is not None:
         ids += encode_time(seconds, None)
+    for name, value in conditions.stated.items():
+        ids += encode_optional(vocab.OPTIONAL[name], value)
     ids += role_tokens(within, Field.SRC)
     return AddressTree(model.engine, model.engine.prefill([np.array(ids)]), np.ones(1), within, depth)
 

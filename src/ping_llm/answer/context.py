@@ -1,22 +1,18 @@
-"""A question, its context of earlier measurements, and both as tokens."""
+"""A question, and its context of earlier measurements."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import permutations
 
 import numpy as np
 
+from ping_llm.answer.conditions import COLUMNS, NO_CONDITIONS, Conditions
 from ping_llm.errors import UsageError
 from ping_llm.interchange import Table, is_table
 from ping_llm.measurements.addresses import Prefix, pack_one, parse_prefix, unnamed, unpack_one
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.schema import END_TIME, MIN_TIME, Measurement
-from ping_llm.tokens import vocab
-from ping_llm.tokens.reference import encode_address, encode_time
-from ping_llm.tokens.rtt import RttEncoding
-from ping_llm.tokens.vocab import Field
 
 _MICROSECONDS = 1_000_000
 _LAST_SECOND = int(END_TIME.timestamp())
@@ -33,6 +29,7 @@ class Context:
       rtt: float64 [n], ms; -1 for no reply.
       rank: int64 [n]: 0 is the most relevant; the largest ranks are left out first when not all fit.
       known: bytes of each destination that are stated; 0: all.
+      also: further columns of the measurements table by name, int64 [n] each; -1: not known.
     """
 
     src: np.ndarray
@@ -41,9 +38,14 @@ class Context:
     rtt: np.ndarray
     rank: np.ndarray
     known: int = 0
+    also: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rtt)
+
+    def column(self, name: str) -> np.ndarray:
+        """A further column; all -1 where it was not given."""
+        return self.also[name] if name in self.also else np.full(len(self), -1, np.int64)
 
     @property
     def seconds(self) -> np.ndarray:
@@ -51,7 +53,7 @@ class Context:
         return self.time // _MICROSECONDS
 
     def columns(self) -> Columns:
-        return Columns(self.time, self.src, self.dst, self.rtt)
+        return Columns(self.time, self.src, self.dst, self.rtt, **self.also)
 
     @classmethod
     def of(
@@ -61,6 +63,7 @@ class Context:
         time: np.ndarray,
         rtt: np.ndarray,
         rank: np.ndarray | None = None,
+        also: Mapping[str, np.ndarray] | None = None,
     ) -> "Context":
         """From columns of rows (time in µs), in any order. By default the newest have the lowest rank."""
         count = len(rtt)
@@ -71,8 +74,14 @@ class Context:
         order = np.argsort(time, kind="stable")
         ranks = np.arange(count)[::-1] if rank is None else np.asarray(rank)[order]
         return cls(
-            source[order], np.asarray(dst)[order], time[order], np.asarray(rtt, np.float64)[order], ranks
-        )
+            source[order], np.asarray(dst)[order], time[order], np.asarray(rtt, np.float64)[order], ranks,
+            also={name: column[order] for name, column in (also or {}).items()},
+        )  # fmt: skip
+
+    @classmethod
+    def of_columns(cls, known: Columns, rank: np.ndarray | None = None) -> "Context":
+        """From a table of measurements, with all that it has."""
+        return cls.of(known.src, known.dst, known.time, known.rtt, rank, known.optional())
 
     @classmethod
     def from_measurements(cls, measurements: Sequence[Measurement] | Table) -> "Context":
@@ -87,7 +96,14 @@ class Context:
             for texts in ([m.src_addr for m in measurements], [m.dst_addr for m in measurements])
         ]
         time = np.array([microseconds_of(m.event_time) for m in measurements], np.int64)
-        return cls.of(packed[0], packed[1], time, np.array([m.rtt for m in measurements], np.float64))
+        also = {
+            name: np.array(
+                [-1 if (value := getattr(m, name)) is None else value for m in measurements], np.int64
+            )
+            for name in COLUMNS.values()
+        }
+        rtt = np.array([m.rtt for m in measurements], np.float64)
+        return cls.of(packed[0], packed[1], time, rtt, also=also)
 
     @classmethod
     def empty(cls) -> "Context":
@@ -97,7 +113,8 @@ class Context:
     def take(self, index: np.ndarray) -> "Context":
         columns = (self.src, self.dst, self.time, self.rtt, self.rank)
         src, dst, time, rtt, rank = (column[index] for column in columns)
-        return Context(src, dst, time, rtt, rank, self.known)
+        also = {name: column[index] for name, column in self.also.items()}
+        return Context(src, dst, time, rtt, rank, self.known, also)
 
     def scrambled(self, key: int) -> "Context":
         """The same with pseudonyms of the destinations."""
@@ -109,16 +126,18 @@ class Context:
 
 @dataclass(frozen=True)
 class Question:
-    """Source, destination, time and context of a question. Addresses may be prefixes.
+    """Source, destination, time, context and conditions of a question. Addresses may be prefixes.
 
     Attributes:
       time: µs since 1970; None: not known.
+      conditions: what it states besides, for networks that were trained on it.
     """
 
     src: Prefix
     dst: Prefix | None = None
     time: int | None = None
     context: Context | None = None
+    conditions: Conditions = NO_CONDITIONS
 
     @property
     def seconds(self) -> int | None:
@@ -137,6 +156,7 @@ class Question:
         dst: str | Prefix | None = None,
         at: datetime | int | float | str | None = None,
         context: Context | Sequence[Measurement] | Table | None = None,
+        conditions: Conditions | Mapping[str, int] | None = None,
     ) -> "Question":
         """A question from what a user gives.
 
@@ -144,6 +164,7 @@ class Question:
           src, dst: addresses, or prefixes such as 203.0.113.0/24 or 203.0.113.?
           at: a datetime, seconds since 1970 or an ISO text; not given: not known.
           context: past measurements of the source: a context, measurements, or a table of them.
+          conditions: what is known besides: any of `size`, `errors`, `msm_id`, `probe_id`.
 
         Raises:
           UsageError: what cannot be, and why.
@@ -158,7 +179,8 @@ class Question:
                 )
         if context is not None and not isinstance(context, Context):
             context = Context.from_measurements(context)
-        question = cls(source, destination, None if at is None else as_microseconds(at), context)
+        time = None if at is None else as_microseconds(at)
+        question = cls(source, destination, time, context, Conditions.of(conditions))
         question.check_context()
         return question
 
@@ -171,6 +193,7 @@ class Question:
             None if self.dst is None else pseudonym(self.dst, key),
             self.time,
             None if self.context is None else self.context.scrambled(key),
+            self.conditions,
         )
 
     def check_context(self) -> None:
@@ -185,41 +208,6 @@ class Question:
                     f"a context must be of the source of the question, {self.src}; a measurement has "
                     f"{unpack_one(packed.tobytes())}"
                 )
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """The tokens of a question up to where the answer begins."""
-
-    ids: np.ndarray
-    #: Measurements of the context: given, included in the prompt, and not earlier than the question.
-    given: int
-    used: int
-    late: int
-    #: Largest number of tokens of context and question.
-    room: int
-    #: Number of leading ids that are the context.
-    context_ids: int = 0
-
-    @property
-    def context(self) -> np.ndarray:
-        return self.ids[: self.context_ids]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences about measurements that were left out."""
-        notes = []
-        if self.late:
-            notes.append(
-                f"{self.late} of {self.given} known measurements were left out: "
-                "they are not earlier than the time of the question"
-            )
-        if too_many := self.given - self.late - self.used:
-            notes.append(
-                f"{too_many} of {self.given} known measurements were left out, the least relevant: "
-                f"only {self.room} tokens are available"
-            )
-        return tuple(notes)
 
 
 def as_prefix(address: str | Prefix, what: str) -> Prefix:
@@ -256,127 +244,3 @@ def as_microseconds(at: datetime | int | float | str) -> int:
 def microseconds_of(time: datetime) -> int:
     time = time if time.tzinfo else time.replace(tzinfo=UTC)
     return round((time - MIN_TIME).total_seconds() * _MICROSECONDS)
-
-
-def address_tokens(address: Prefix, field: Field) -> list[int]:
-    """The tokens of an address or of a prefix that ends at a byte."""
-    if not address.is_whole and (address.bits % 8 or address.bits < 8):
-        raise UsageError(f"the prefix {address} must end at a byte: /8, /16, /24 …")
-    return encode_address(field, address)
-
-
-def build_prompts(
-    questions: Sequence[Question],
-    encoding: RttEncoding,
-    room: int,
-    *,
-    order: Sequence[Field] = (Field.SRC, Field.DST, Field.TIME),
-    tail: Sequence[int] = (),
-) -> list[Prompt]:
-    """Contexts and questions as tokens: measurements, then MEASUREMENT, the known fields in `order`, and
-    `tail`.
-
-    The source stands once, at the beginning, as in most training contexts. Measurements that are not
-    earlier than the asked time are left out; so are the least relevant where not all fit into `room`
-    tokens.
-    """
-    contexts = [
-        _fitting(question, encoding, room - _question_length(question) - len(tail)) for question in questions
-    ]
-    bodies = _encode(questions, contexts, encoding)
-    prompts = []
-    for question, context, body in zip(questions, contexts, bodies, strict=True):
-        timed = context.seconds[context.seconds >= 0]
-        previous = int(timed[-1]) if len(timed) else None
-        ids = [vocab.MEASUREMENT]
-        for field in order:
-            if field is Field.SRC and not len(context):
-                ids += address_tokens(question.src, field)
-            elif field is Field.DST and question.dst is not None:
-                ids += address_tokens(question.dst, field)
-            elif field is Field.TIME and question.seconds is not None:
-                ids += encode_time(question.seconds, previous)
-        given = late = 0
-        if question.context is not None:
-            given = len(question.context)
-            if question.seconds is not None:
-                late = int((question.context.seconds >= question.seconds).sum())
-        tokens = np.concatenate([body, ids, tail]).astype(np.int32)
-        prompts.append(Prompt(tokens, given, len(context), late, room, len(body)))
-    return prompts
-
-
-def _question_length(question: Question) -> int:
-    """Tokens of the question itself, at most."""
-    width = 17 if question.src.version == 6 else 5
-    return 1 + 2 * width + 9
-
-
-def _fitting(question: Question, encoding: RttEncoding, room: int) -> Context:
-    context = question.context
-    if context is None or not len(context):
-        return Context.empty()
-    if question.seconds is not None:
-        context = context.take(context.seconds < question.seconds)
-    # At most: role and address, time (absolute for the first, then mostly short), result, MEASUREMENT.
-    address = context.known + 2 if context.known else 17 if question.src.version == 6 else 5
-    while len(context):
-        timed = context.seconds[context.seconds >= 0]
-        deltas = np.diff(timed)
-        times = 9 * min(len(timed), 1) + np.where(deltas > vocab.LARGEST_DELTA1, 5, 2).sum()
-        results = np.where(context.rtt < 0, 1, 1 + encoding.bytes).sum()
-        excess = int(address + len(context) * (1 + address) + times + results) - room
-        if excess <= 0:
-            break
-        # The smallest measurement has so many tokens: drop no more than is surely needed at a time.
-        drop = max(1, excess // (2 + address + 9 + encoding.bytes + 1))
-        keep = np.sort(np.argsort(context.rank, kind="stable")[: max(len(context) - drop, 0)])
-        context = context.take(keep)
-    return context
-
-
-def _encode(
-    questions: Sequence[Question], contexts: Sequence[Context], encoding: RttEncoding
-) -> list[np.ndarray]:
-    """The tokens of each context."""
-    counts = np.array([len(context) for context in contexts])
-    total = int(counts.sum())
-    if total == 0:
-        return [np.zeros(0, np.int32)] * len(contexts)
-    from ping_llm.tokens.columns import StatementColumns, encode_columns  # imported late: it loads Numba
-
-    columns = StatementColumns.empty(total)
-    starts = np.cumsum(counts) - counts
-    columns.first[starts[counts > 0]] = True
-    columns.dst[:] = np.concatenate([context.dst for context in contexts])
-    columns.dst_known[:] = np.repeat([context.known for context in contexts], counts)
-    columns.seconds[:] = np.concatenate([context.seconds for context in contexts])
-    columns.rtt[:] = np.concatenate([context.rtt for context in contexts])
-    for question, start, count in zip(questions, starts, counts, strict=True):
-        if count:
-            columns.src[start] = np.frombuffer(question.src.packed, np.uint8)
-            columns.src_known[start] = 0 if question.src.is_whole else question.src.bits // 8
-    timed = columns.seconds >= 0
-    for first in (True, False):
-        for has_time in (True, False):
-            rows = (columns.first == first) & (timed == has_time)
-            order = [Field.SRC] * first + [Field.DST] + [Field.TIME] * has_time + [Field.RESULT]
-            columns.order[rows, : len(order)] = order
-    ids, offsets = encode_columns(columns, encoding)
-    return [ids[offsets[start] : offsets[start + count]] for start, count in zip(starts, counts, strict=True)]
-
-
-#: The order of a single pass.
-ONE_ORDER = (Field.SRC, Field.DST, Field.TIME)
-
-
-def orders_of(question: Question) -> list[tuple[Field, ...]]:
-    """All orders of the fields that the question states itself (a context has already stated the source)."""
-    stated = []
-    if question.context is None or not len(question.context):
-        stated.append(Field.SRC)
-    if question.dst is not None:
-        stated.append(Field.DST)
-    if question.seconds is not None:
-        stated.append(Field.TIME)
-    return list(permutations(stated))

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ping_llm.answer.context import Prompt, address_tokens
 from ping_llm.answer.methods.base import FLOOR_MS, medians
 from ping_llm.answer.methods.neighbours import keep_nearest
+from ping_llm.answer.prompts import Prompt, address_tokens
 from ping_llm.compiled import kernel
 from ping_llm.contexts.crossing import MOST_OTHERS, MOST_OWN, MOST_TIES, Crossing, first_not_below, numbered
 from ping_llm.measurements.addresses import Prefix

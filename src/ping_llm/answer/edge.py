@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ping_llm.answer import show
+from ping_llm.answer.conditions import LARGEST, Conditions
 from ping_llm.answer.context import Context, Question, as_microseconds
 from ping_llm.answer.rtt_model import RttModel
 from ping_llm.answer.stack import FOLDER, Stack
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ping_llm.model.engine import Engine
 
 #: Of tokens.json, as in other exports (`model.export.FORMAT`).
-_FORMAT = 1
+_FORMATS = (1, 2)
 
 CONFIG, TOKENS, VERDICT = "config.json", "tokens.json", "verdict.json"
 
@@ -50,8 +51,8 @@ def load(folder: Path, *, int8: bool = False, threads: int = 0) -> RttModel:
         raise PingError(f"{folder} is not an edge export: `ping-llm export RUN --to edge` writes one")
     config = ModelConfig.from_llama(read_object(folder / CONFIG), str(folder / CONFIG))
     tokens = read_object(folder / TOKENS)
-    if tokens.get("format") != _FORMAT:
-        raise PingError(f"{folder / TOKENS} has format {tokens.get('format')}; it must be {_FORMAT}")
+    if tokens.get("format") not in _FORMATS:
+        raise PingError(f"{folder / TOKENS} has format {tokens.get('format')}; it must be 1 or 2")
     if not isinstance(tokens.get("context", {}), dict):
         raise PingError(f"{folder / TOKENS}: context is {tokens['context']!r}; it must be an object")
     engine = EdgeEngine(config, folder / (INT8_GRAPH if int8 else GRAPH), threads)
@@ -78,8 +79,11 @@ def lost_to(stack: Path | None) -> dict[str, dict[str, Any]]:
 
 
 def read_context(path: Path) -> Context:
-    """Earlier measurements from a CSV file with src_addr, dst_addr, rtt and, where known, event_time."""
+    """Earlier measurements from a CSV file with src_addr, dst_addr, rtt and, where known, event_time and
+    the columns of conditions.
+    """
     src, dst, time, rtt = [], [], [], []
+    also: dict[str, list[int]] = {name: [] for name in LARGEST}
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file, strict=True)
@@ -94,6 +98,11 @@ def read_context(path: Path) -> Context:
                         raise ValueError(f"rtt {result} is neither -1 (no reply) nor 0 to {MAX_RTT_MS:g} ms")
                     when = row.get("event_time")
                     time.append(as_microseconds(when) if when else NO_TIME)
+                    for name, largest in LARGEST.items():
+                        value = int(row.get(name) or -1)
+                        if not -1 <= value <= largest:
+                            raise ValueError(f"{name} {value} must be a whole number from 0 to {largest}")
+                        also[name].append(value)
                 except (PingError, ValueError, TypeError) as error:
                     raise PingError(f"{path}, line {rows.line_num}: {error}") from None
                 src.append(ends[0])
@@ -102,7 +111,8 @@ def read_context(path: Path) -> Context:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise PingError(f"cannot read {path}: {error}") from None
     packed = [np.frombuffer(b"".join(ends), np.uint8).reshape(-1, 16) for ends in (src, dst)]
-    return Context.of(packed[0], packed[1], np.array(time, np.int64), np.array(rtt))
+    numbers = {name: np.array(values, np.int64) for name, values in also.items()}
+    return Context.of(packed[0], packed[1], np.array(time, np.int64), np.array(rtt), also=numbers)
 
 
 def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
@@ -118,6 +128,11 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
         help="CSV file of earlier measurements of the source: src_addr, dst_addr, rtt (ms, -1: no reply) "
         "and event_time.",
     )  # fmt: skip
+    trained = "if the model was trained on it."
+    parser.add_argument("--size", type=int, help=f"Payload of the packets in bytes, {trained}")
+    parser.add_argument("--errors", type=int, help=f"Packets that were not answered, {trained}")
+    parser.add_argument("--msm-id", type=int, help=f"Atlas measurement, {trained}")
+    parser.add_argument("--probe", type=int, help=f"Atlas probe, {trained}")
     parser.add_argument("--raw", action="store_true", help="Answer with the network alone, not calibrated.")
     parser.add_argument("--int8", action="store_true", help="Run the graph with 8-bit weights.")
     parser.add_argument("--threads", type=int, default=0, help="Threads.  [default: one per core]")
@@ -125,7 +140,8 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     try:
         known = None if asked.context is None else read_context(asked.context)
-        question = Question.of(asked.src, asked.dst, asked.at, known)
+        conditions = Conditions(asked.size, asked.errors, asked.msm_id, asked.probe)
+        question = Question.of(asked.src, asked.dst, asked.at, known, conditions)
         model = load(folder, int8=asked.int8, threads=asked.threads)
         (answer,) = model.rtt_many([question], raw=asked.raw)
     except PingError as error:

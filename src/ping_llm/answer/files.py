@@ -1,13 +1,14 @@
 """Tables that belong to a query: contexts, pairs, measurements to score."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from ping_llm.answer.conditions import COLUMNS, LARGEST
 from ping_llm.answer.context import Question
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements import addresses
@@ -29,7 +30,8 @@ class Given:
         if (self._path / MANIFEST_FILE).exists():
             from ping_llm.answer.past import Data
 
-            yield Data(self._path).columns().to_arrow(), _place(str(self._path))
+            data = Data(self._path, also=tuple(LARGEST))
+            yield data.columns().to_arrow(), _place(str(self._path))
             return
         from ping_llm.ingest.given import GivenFiles
 
@@ -52,10 +54,12 @@ def read_columns(
     needs: tuple[str, ...] = ("src_addr", "dst_addr", "rtt"),
     limit: int | None = None,
     src: str | None = None,
+    optional: Collection[str] = (),
 ) -> Columns:
     """The measurements of a file or folder, the first `limit` of them, in its order.
 
     Args:
+      optional: names of the optional columns to read, where the table has them.
       src: where ping, fping or mtr were run, if it is the output of one of them.
     """
     parts: list[Columns] = []
@@ -64,13 +68,19 @@ def read_columns(
         if left is not None:
             table = table.slice(0, left)
             left -= table.num_rows
-        parts.append(to_columns(table, place, needs=needs))
+        parts.append(to_columns(table, place, needs=needs, optional=optional))
         if left == 0:
             break
     return Columns.concatenate(parts)
 
 
-def to_columns(table: pa.Table | pa.RecordBatch, origin: Place | str, *, needs: tuple[str, ...]) -> Columns:
+def to_columns(
+    table: pa.Table | pa.RecordBatch,
+    origin: Place | str,
+    *,
+    needs: tuple[str, ...],
+    optional: Collection[str] = (),
+) -> Columns:
     """Check and convert. `needs` names the required columns; the others may be missing or null.
 
     An unknown time is -1, an unknown rtt NaN.
@@ -101,7 +111,8 @@ def to_columns(table: pa.Table | pa.RecordBatch, origin: Place | str, *, needs: 
             "are not of the same IP version"
         )
     time, rtt = _times(given, place, count), _rtts(given, place, count, "rtt" in needs)
-    return Columns(time, src, dst, rtt, probe_id=_probe_ids(given))
+    numbers = _numbers(given, place, [name for name in optional if name != "probe_id"])
+    return Columns(time, src, dst, rtt, probe_id=_probe_ids(given), **numbers)
 
 
 def _place(origin: Place | str) -> Place:
@@ -166,33 +177,78 @@ def _probe_ids(given: dict[str, pa.Array]) -> np.ndarray | None:
     if "probe_id" not in given:
         return None
     number, bad = arrays.integers(given["probe_id"])
-    return np.where(bad, UNKNOWN, number)
+    return np.where(bad | (number < 0), UNKNOWN, number)
 
 
-def read_questions(path: Path) -> tuple[list[Question], np.ndarray | None]:
-    """A table of src_addr, dst_addr (addresses or prefixes) and, if known, event_time and the rtt."""
+def _numbers(given: dict[str, pa.Array], place: Place, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """Those of the wanted columns that the table has; -1 where not known."""
+    from ping_llm.ingest import arrays
+
+    out = {}
+    for column, largest in LARGEST.items():
+        if column not in given or column not in wanted:
+            continue
+        values, bad = arrays.integers(given[column])
+        # Tokens hold no larger probe id, but a table may: such a one is not stated.
+        values = np.where((values > largest) & (column == "probe_id"), -1, values)
+        bad = bad | (values < -1) | (values > largest)
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise PingError(
+                f"{place(row)}: {column} {given[column][row]} must be a whole number from 0 to {largest}"
+            )
+        out[column] = values
+    return out
+
+
+def read_questions(path: Path, optional: Collection[str] = ()) -> tuple[list[Question], np.ndarray | None]:
+    """A table of src_addr, dst_addr (addresses or prefixes) and, if known, event_time, rtt, conditions.
+
+    Args:
+      optional: conditions that the model was trained on. A note names the others that the table has.
+    """
     questions: list[Question] = []
     observed: list[np.ndarray] = []
+    unused: list[str] = []
     for table, place in Given(path, ("src_addr", "dst_addr")):
-        asked, rtt = questions_of(table, place)
+        asked, rtt = questions_of(table, place, optional)
+        unused = unused or [name for name in conditions_in(table) if name not in optional]
         questions += asked
         observed.append(np.full(len(asked), np.nan) if rtt is None else rtt)
+    if unused:
+        print(f"note: {path}: {', '.join(unused)} not used: the model was not trained on it", file=sys.stderr)
     every = np.concatenate(observed)
     return questions, None if np.isnan(every).all() else every
 
 
+def conditions_in(table: pa.Table | pa.RecordBatch) -> list[str]:
+    """Names of the conditions that a table of questions states; packet errors are a result, no question."""
+    from ping_llm.ingest.tables import match_columns
+
+    places = match_columns(table.schema.names)
+    found = {
+        name: places[column] for name, column in COLUMNS.items() if column in places and name != "errors"
+    }
+    return [name for name, place in found.items() if table[place].null_count < table.num_rows]
+
+
 def questions_of(
-    content: pa.Table | pa.RecordBatch, origin: Place | str
+    content: pa.Table | pa.RecordBatch, origin: Place | str, optional: Collection[str] = ()
 ) -> tuple[list[Question], np.ndarray | None]:
     """The same of a table in memory."""
     given, place = _by_our_names(content, origin, ("src_addr", "dst_addr")), _place(origin)
     times = _times(given, place, content.num_rows)
+    wanted = [name for name in conditions_in(content) if name in optional]
+    numbers = _numbers(given, place, [COLUMNS[name] for name in wanted])
+    stated = {name: numbers[COLUMNS[name]] for name in wanted}
     questions = []
     for row, (src, dst, time) in enumerate(
         zip(given["src_addr"].to_pylist(), given["dst_addr"].to_pylist(), times.tolist(), strict=True)
     ):
+        known = {name: int(column[row]) for name, column in stated.items() if column[row] >= 0}
         try:
-            questions.append(replace(Question.of(str(src), str(dst)), time=None if time == -1 else time))
+            question = Question.of(str(src), str(dst), conditions=known)
+            questions.append(replace(question, time=None if time == -1 else time))
         except UsageError as error:
             raise PingError(f"{place(row)}: {error}") from None
     return questions, _rtts(given, place, content.num_rows, False) if "rtt" in given else None

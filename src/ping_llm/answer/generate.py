@@ -17,12 +17,11 @@ from ping_llm.tokens.vocab import Field
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
-#: Tokens of the longest measurement of the default fields.
-_LONGEST = 60
+#: Tokens of the longest measurement of the default fields, and of all.
+_LONGEST = 60 + sum(vocab.OPTIONAL_LENGTHS.values())
 #: Tokens of an average one, with its time and sometimes a prefix or a source.
 ROOM_IPV4, ROOM_IPV6 = 18, 30
-_FIELDS = {"src": Field.SRC, "dst": Field.DST, "time": Field.TIME, "rtt": Field.RESULT, "size": Field.SIZE,
-           "errors": Field.ERRORS, "msm_id": Field.MSM_ID}  # fmt: skip
+_FIELDS = {"src": Field.SRC, "dst": Field.DST, "time": Field.TIME, "rtt": Field.RESULT, **vocab.OPTIONAL}
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,12 @@ class Generated:
     Attributes:
       histories: the new measurements of each history.
       notes: sentences about what was left out.
+      optional: names of the optional fields that the model was trained on.
     """
 
     histories: tuple[tuple[Statement, ...], ...]
     notes: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
 
 def generate(
@@ -100,7 +101,7 @@ def generate(
             f"only {fewest} of {measurements} measurements were made: the model was trained on "
             f"{model.config.max_length} tokens, and {len(beginning)} were known",
         )
-    return Generated(tuple(map(tuple, made)), notes)
+    return Generated(tuple(map(tuple, made)), notes, model.optional_fields)
 
 
 _VERSIONS = {

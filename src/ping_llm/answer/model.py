@@ -13,6 +13,7 @@ from ping_llm.answer import rank as ranking
 from ping_llm.answer import rtt as rtt_query
 from ping_llm.answer.address_queries import Address, AddressQueries, Known, Time
 from ping_llm.answer.answering import STACK, RttAnswer
+from ping_llm.answer.conditions import Given
 from ping_llm.answer.context import (
     Context,
     Question,
@@ -81,7 +82,7 @@ class Model(RttModel, AddressQueries):
         else:
             loaded = cls._loaded(source)
         if isinstance(data, (str, Path)):
-            loaded.data = Data(data)
+            loaded.data = loaded.open_data(data)
         elif data:
             loaded._remember(Path(source))
         return loaded
@@ -113,7 +114,7 @@ class Model(RttModel, AddressQueries):
         if wanted is None:
             return
         try:
-            found = Data(wanted["rows"])
+            found = self.open_data(wanted["rows"])
         except PingError:
             self.data_note = f"the run's data are not at {wanted['rows']}: answers do not use it"
             return
@@ -134,6 +135,7 @@ class Model(RttModel, AddressQueries):
         raw: bool = False,
         method: str = STACK,
         all_orders: bool = False,
+        conditions: Given = None,
     ) -> RttAnswer: ...
 
     @overload
@@ -161,12 +163,14 @@ class Model(RttModel, AddressQueries):
         method: str = STACK,
         all_orders: bool = False,
         quantiles: Sequence[float] = LEVELS,
+        conditions: Given = None,
     ) -> Any:
         """P(rtt, failure | src, dst, time, context), as evaluated.
 
         Asked with a table (pandas, polars, pyarrow) of `src_addr`, `dst_addr` and, where known, `event_time`,
         it returns a table of the same library with the columns `failure`, `point`, `q0.05`, `q0.5`, `q0.95`
         (ms) and `kind` added. `context` may then be a table as well: each question sees its own source's.
+        Columns of conditions (`size`, `msm_id`, `probe_id`) count where the model was trained on them.
 
         Args:
           src, dst: addresses, prefixes such as 203.0.113.0/24 or 203.0.113.?, or names that stand for one:
@@ -178,7 +182,11 @@ class Model(RttModel, AddressQueries):
           method: `stack`, `network` or a simple method that the run has.
           all_orders: with raw: average over the orders in which the question's fields can be stated.
           quantiles: of a table's answers.
+          conditions: what is known besides, such as {"size": 1000}: any of `size`, `errors`, `msm_id` and
+            `probe_id` that the model was trained on.
         """
+        if is_table(src) and conditions:
+            raise UsageError("the conditions of a table of questions are its columns")
         if is_table(src):
             how = {"data": data, "raw": raw, "method": method, "all_orders": all_orders}
             return rtt_table(self, src, context, quantiles, **how)
@@ -186,7 +194,7 @@ class Model(RttModel, AddressQueries):
             raise UsageError("ask with a source and a destination, or with a table of src_addr and dst_addr")
         ends = self.names.ends(src, dst)
         assert ends.src is not None
-        question = Question.of(ends.src, ends.dst, at, context)
+        question = Question.of(ends.src, ends.dst, at, context, conditions)
         answer = self.rtt_many([question], data=data, raw=raw, method=method, all_orders=all_orders)[0]
         return replace(answer, notes=(*ends.notes, *answer.notes))
 
@@ -217,6 +225,7 @@ class Model(RttModel, AddressQueries):
         group: ranking.Group = "mean",
         data: Data | str | Path | None = None,
         method: str = STACK,
+        conditions: Given = None,
     ) -> Ranking:
         """Which destination is fastest for a source, or serves several sources best.
 
@@ -227,10 +236,13 @@ class Model(RttModel, AddressQueries):
           objective_ms: for P(a reply within it).
           timeout_ms: what no reply costs.
           group: several sources: by their `mean`, or by the `worst` of them.
+          conditions: as of `rtt`.
         """
         given = [src] if isinstance(src, str | Prefix) else src
         sources, candidates, notes = self.names.lists(given, dst)
-        questions = [Question.of(one, other, at, context) for one in sources for other in candidates]
+        questions = [
+            Question.of(one, other, at, context, conditions) for one in sources for other in candidates
+        ]
         answers = self.rtt_many(questions, data=data, method=method)
         return ranking.of_answers(
             answers, candidates, objective_ms=objective_ms, timeout_ms=timeout_ms, group=group, notes=notes
@@ -258,6 +270,6 @@ class Model(RttModel, AddressQueries):
           by: what to reduce: the entropy (`bits`), or the expected CRPS in ms (`crps`).
           data: probe rows with the sources' earlier measurements; by default the model's own.
         """
-        rows = self.data if data is None else data if isinstance(data, Data) else Data(data)
+        rows = self.data if data is None else self.open_data(data)
         possible = questions if candidates is None else candidates
         return planning.plan(self, questions, possible, budget, by=by, data=rows)

@@ -10,19 +10,22 @@ trained on unnamed sources: then the context alone locates it. Such a run is pro
 with and without its address, and the answers are averaged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ping_llm.answer.context import Context, Prompt, Question
+from ping_llm.answer.conditions import COLUMNS, LARGEST, Conditions
+from ping_llm.answer.context import Context, Question
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID
 from ping_llm.answer.past import PAIR_SHARE, relevance
+from ping_llm.answer.prompts import Prompt
 from ping_llm.measurements.addresses import Prefix, is_ipv4, unnamed
 from ping_llm.measurements.columns import NO_TIME, Queries
 from ping_llm.measurements.history import History
+from ping_llm.measurements.rules import UNKNOWN
 from ping_llm.splits.novelty import Novelty
 
 if TYPE_CHECKING:
@@ -65,9 +68,16 @@ ALSO_UNNAMED = Asking(known_bytes=(0, UNNAMED), unseen_bytes=(UNNAMED,))
 
 
 def ways(
-    queries: Queries, history: History, asking: Asking, trained: Novelty | None = None
+    queries: Queries,
+    history: History,
+    asking: Asking,
+    trained: Novelty | None = None,
+    optional: Collection[str] = (),
 ) -> list[list[Question]]:
-    """The questions whose answers are averaged for each query; without `trained`, all ends are known."""
+    """The questions whose answers are averaged for each query; without `trained`, all ends are known.
+
+    They state what a query has of the `optional` fields.
+    """
     past = history.of_source(queries)
     count = len(queries)
     of_src: list[tuple[int, ...]] = [asking.known_bytes] * count
@@ -85,7 +95,15 @@ def ways(
         src, dst = end(queries.src, queries.src_bits, index), end(queries.dst, queries.dst_bits, index)
         chosen = relevance(past.columns.dst[low:high], dst, asking.size, asking.pair_share) + low
         known = past.columns.take(chosen)
-        context = Context.of(queries.src[index], known.dst, known.time, known.rtt, np.arange(len(chosen)))
+        ranks = np.arange(len(chosen))
+        context = Context.of(
+            queries.src[index],
+            known.dst,
+            known.time,
+            known.rtt,
+            ranks,
+            known.optional() if optional else None,
+        )
         src_bytes, dst_bytes = of_src[index], of_dst[index]
         if (known.dst == queries.dst[index]).all(axis=1).any():
             src_bytes, dst_bytes = tuple(dict.fromkeys(min(count, 0) for count in src_bytes)), (0,)
@@ -97,12 +115,19 @@ def ways(
                     _cut(dst, queries.dst[index], bytes_of_dst),
                     None if time == NO_TIME else time,
                     context if len(chosen) else None,
+                    _conditions(queries, index, optional),
                 )
                 for bytes_of_src in (src_bytes if src.is_whole else (0,))
                 for bytes_of_dst in (dst_bytes if dst.is_whole else (0,))
             ]
         )
     return out
+
+
+def _conditions(queries: Queries, index: int, optional: Collection[str]) -> Conditions:
+    given = ((name, getattr(queries, COLUMNS[name])) for name in optional)
+    stated = {name: int(column[index]) for name, column in given if column is not None}
+    return Conditions(**{n: value for n, value in stated.items() if UNKNOWN < value <= LARGEST[COLUMNS[n]]})
 
 
 def end(packed: np.ndarray, bits: np.ndarray | None, index: int) -> Prefix:
@@ -164,7 +189,7 @@ def curves(
     asking: Asking | None = None,
 ) -> Curves:
     """The network's answers, averaged over all prompts of a query."""
-    asked = ways(queries, history, asking or asking_of(model), trained)
+    asked = ways(queries, history, asking or asking_of(model), trained, model.optional_fields)
     owner = np.array([index for index, several in enumerate(asked) for _ in several], np.int64)
     prompts = model.prompts([question for several in asked for question in several])
     return averaged(model, prompts, owner, len(queries))

@@ -20,6 +20,7 @@ from ping_llm.recent import Recent
 
 if TYPE_CHECKING:
     from ping_llm.contexts.memory_rows import MemoryRows
+    from ping_llm.rows.block import RowBlock
     from ping_llm.rows.store import RowStore
 
 #: A neighbour of a destination shares these first bytes with it: /24 of IPv4 (packed at 12), /48 of IPv6.
@@ -74,12 +75,18 @@ _KEPT = 2_000_000
 
 
 class Data:
-    """Probe rows (`ping-llm rows build`), found by source through their index."""
+    """Probe rows (`ping-llm rows build`), found by source through their index.
 
-    def __init__(self, path: str | Path, store: "RowStore | MemoryRows | None" = None):
+    Args:
+      also: optional columns to keep, for networks that were trained on them.
+    """
+
+    def __init__(
+        self, path: str | Path, store: "RowStore | MemoryRows | None" = None, also: Sequence[str] = ()
+    ):
         from ping_llm.rows.store import RowStore  # imported late: questions with a context need no rows
 
-        self.path = Path(path)
+        self.path, self._also = Path(path), tuple(also)
         self.store = store or RowStore(path)
         self._read: Recent[bytes, Columns] = Recent(_KEPT, len)
 
@@ -107,7 +114,7 @@ class Data:
     def past(self, question: Question) -> Context:
         """All measurements of the question's source that `history` would give it alone."""
         past = self._past(question.src, question.time)
-        return Context.of(past.src, past.dst, past.time, past.rtt)
+        return Context.of_columns(past)
 
     def context(self, question: Question, most: int) -> Context:
         """The most relevant earlier measurements of a question's source, at most `most`, with their ranks."""
@@ -116,8 +123,7 @@ class Data:
             past = past.take(past.time < question.time)
         past = past.sorted_by_time()
         chosen = relevance(past.dst, question.dst, most)
-        known = past.take(chosen)
-        return Context.of(known.src, known.dst, known.time, known.rtt, np.arange(len(chosen)))
+        return Context.of_columns(past.take(chosen), np.arange(len(chosen)))
 
     def _past(self, src: Prefix, time: int | None) -> Columns:
         index = self.store.index
@@ -133,7 +139,7 @@ class Data:
         def read() -> Columns:
             block = self.store.read(rows)
             own = np.broadcast_to(np.frombuffer(src.packed, np.uint8), block.dst.shape)
-            return Columns(block.time, own, block.dst, block.rtt)
+            return Columns(block.time, own, block.dst, block.rtt, **self._optional(block))
 
         return self._read.get_or(src.packed + rows.tobytes(), read)
 
@@ -154,6 +160,11 @@ class Data:
         block = self.store.read(np.arange(len(self.store)))
         counts = np.diff(block.offsets)
         kind = block.kind if block.kind.any() else None
-        probe_id = block.probe_id if (block.probe_id != UNKNOWN).any() else None
+        numbers = self._optional(block)
+        if (block.probe_id != UNKNOWN).any():
+            numbers["probe_id"] = block.probe_id
         src = np.repeat(block.src, counts, axis=0)
-        return Columns(block.time, src, block.dst, block.rtt, probe_id=probe_id, kind=kind).sorted_by_time()
+        return Columns(block.time, src, block.dst, block.rtt, kind=kind, **numbers).sorted_by_time()
+
+    def _optional(self, block: "RowBlock") -> dict[str, np.ndarray]:
+        return {name: getattr(block, name).astype(np.int64) for name in self._also}

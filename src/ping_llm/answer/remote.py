@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from ping_llm.answer import rank as ranking
+from ping_llm.answer.conditions import LARGEST, Conditions, Given
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.files import to_columns
@@ -114,6 +115,11 @@ class Remote:
         return values
 
     @cached_property
+    def optional_fields(self) -> tuple[str, ...]:
+        """Names of the optional fields that the server's model was trained on."""
+        return tuple(self.about().get("optional_fields", ()))
+
+    @cached_property
     def names(self) -> Names:
         """What looks up names: host names on this machine, others by the server's data and places."""
         return _ServerNames(self)
@@ -125,16 +131,10 @@ class Remote:
         return Named(values["name"], tuple(map(parse_prefix, values["addresses"])), values["note"])
 
     def rtt(
-        self,
-        src: Address | Table,
-        dst: Address | None = None,
-        at: Time | None = None,
-        context: Known | None = None,
-        *,
-        raw: bool = False,
-        method: str = STACK,
-        quantiles: Sequence[float] = LEVELS,
-    ) -> Any:
+        self, src: Address | Table, dst: Address | None = None, at: Time | None = None,
+        context: Known | None = None, *, raw: bool = False, method: str = STACK,
+        quantiles: Sequence[float] = LEVELS, conditions: Given = None,
+    ) -> Any:  # fmt: skip
         """P(rtt, failure | src, dst, time, context), as `Model.rtt`: of a pair, or of a table of pairs.
 
         A host name is resolved on this machine; what `AS3333`, `country:NL` or `probe:1234` stand for is
@@ -146,7 +146,8 @@ class Remote:
             raise UsageError("ask with a source and a destination, or with a table of src_addr and dst_addr")
         ends = self.names.ends(src, dst)
         assert ends.src is not None
-        (answer,) = self.rtt_many([Question.of(ends.src, ends.dst, at, context)], raw=raw, method=method)
+        question = Question.of(ends.src, ends.dst, at, context, conditions)
+        (answer,) = self.rtt_many([question], raw=raw, method=method)
         return replace(answer, notes=(*ends.notes, *answer.notes))
 
     def rtt_many(
@@ -190,11 +191,12 @@ class Remote:
         timeout_ms: float = ranking.TIMEOUT_MS,
         group: ranking.Group = "mean",
         method: str = STACK,
+        conditions: Given = None,
     ) -> Ranking:
         """Which destination is fastest for a source, or serves several best, as `Model.rank`."""
         given = [src] if isinstance(src, str | Prefix) else src
         sources, candidates, notes = self.names.lists(given, dst)
-        asked = [Question.of(one, other, at, context) for one in sources for other in candidates]
+        asked = [Question.of(one, other, at, context, conditions) for one in sources for other in candidates]
         answers = self.rtt_many(asked, method=method)
         return ranking.of_answers(
             answers, candidates, objective_ms=objective_ms, timeout_ms=timeout_ms, group=group, notes=notes
@@ -212,12 +214,14 @@ class Remote:
         bits: int | None = None,
         version: int | None = None,
         passes: int = PASSES,
+        conditions: Given = None,
     ) -> Completions:
         """The most probable completions of a partial address, as `Model.complete`."""
         ends = self.names.ends(src, dst)
         body = {
             "src": _text(ends.src), "dst": _text(ends.dst), "field": field, "at": _moment(at), "bits": bits,
             "context": _context_values(context), "top": count, "version": version, "passes": passes,
+            **Conditions.of(conditions).stated,
         }  # fmt: skip
         return _completions(self._post("/v1/complete", body), ends.notes)
 
@@ -233,13 +237,14 @@ class Remote:
         count: int = 10,
         bits: int | None = None,
         passes: int = INVERSE_PASSES,
+        conditions: Given = None,
     ) -> Inverse:
         """Which destinations lie low <= RTT < high ms away from a source, as `Model.inverse`."""
         ends = self.names.ends(src, within)
         body = {
             "src": _text(ends.src), "low": float(low), "high": float(high), "within": _text(ends.dst),
             "at": _moment(at), "context": _context_values(context), "bits": bits, "passes": passes,
-            "top": count,
+            "top": count, **Conditions.of(conditions).stated,
         }  # fmt: skip
         values = self._post("/v1/inverse", body)
         return Inverse(_completions(values, ends.notes), values["probability"])
@@ -252,7 +257,7 @@ class Remote:
         """
         if not isinstance(measurements, Columns):
             needs = ("src_addr", "dst_addr", "rtt")
-            measurements = to_columns(to_arrow(measurements), "the table", needs=needs)
+            measurements = to_columns(to_arrow(measurements), "the table", needs=needs, optional=LARGEST)
         lines = "".join(f"{json.dumps(one)}\n" for one in _measurement_values(measurements))
         response = self._send("POST", "/v1/score", lines, "application/x-ndjson")
         scores = [json.loads(line) for line in response.text.splitlines()]
@@ -346,6 +351,7 @@ def _question_values(question: Question) -> dict[str, Any]:
     if question.dst is None:
         raise UsageError("an rtt question must have a destination")
     values: dict[str, Any] = {"src": str(question.src), "dst": str(question.dst)}
+    values |= question.conditions.stated
     if question.time is not None:
         values["at"] = _iso(question.time)
     if question.context is not None:
@@ -363,10 +369,14 @@ def _context_values(known: Known | None) -> list[dict[str, Any]] | None:
 
 def _measurement_values(columns: Columns) -> list[dict[str, Any]]:
     ends = zip(unpack(columns.src).to_pylist(), unpack(columns.dst).to_pylist(), strict=True)
-    return [
+    values = [
         {"src_addr": src, "dst_addr": dst, "rtt": rtt} | ({} if time < 0 else {"event_time": _iso(time)})
         for (src, dst), rtt, time in zip(ends, columns.rtt.tolist(), columns.time.tolist(), strict=True)
     ]
+    for name, column in columns.optional().items():
+        for row in np.flatnonzero((column >= 0) & (column <= LARGEST[name])).tolist():
+            values[row][name] = int(column[row])
+    return values
 
 
 def _answer(question: Question, values: dict[str, Any]) -> RttAnswer:

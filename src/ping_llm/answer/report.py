@@ -5,7 +5,7 @@ given what was measured before it in the same file and in the run's own data.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,7 +121,8 @@ def scored(model: "Model", path: Path, limit: int | None = None) -> "Iterator[Sc
         for batch, place in Given(path, NEEDS):
             if limit is not None:
                 batch = batch.slice(0, limit - row)
-            for scores in scorer.add(to_columns(batch, place, needs=NEEDS)):
+            part = to_columns(batch, place, needs=NEEDS, optional=model.optional_columns)
+            for scores in scorer.add(part):
                 progress.advance(len(scores.row))
                 yield scores
             row += batch.num_rows
@@ -134,6 +135,7 @@ def print_scores(
 ) -> None:
     """Raw bits by field; with JSON one line per measurement, otherwise their means."""
     count, known, sums = 0, 0, np.zeros(len(NAMES))
+    names = model.scorer().names
     results: list[np.ndarray] = []
     for scores in scored(model, path, limit):
         count += len(scores.row)
@@ -143,12 +145,12 @@ def print_scores(
             results.append(scores.bits[:, _RESULT])
         if as_json:
             for place in range(len(scores.row)):
-                print(json.dumps(_values(scores, place)))
+                print(json.dumps(_values(scores, place, names)))
     if png is not None:
         scores_picture(np.concatenate(results) if results else np.zeros(0), path.name, png)
     if not as_json:
         means = sums / max(count, 1)
-        rows = [*zip(NAMES, means, strict=True), ("all", means.sum())]
+        rows = [*((name, means[NAMES.index(name)]) for name in names), ("all", means.sum())]
         print(table([(name, f"{bits:6.2f}") for name, bits in rows], ("field", "  bits")))
         print(f"{count:,} measurements, each shown after {known / max(count, 1):.1f} others of its source")
 
@@ -157,7 +159,7 @@ def print_results(
     model: "Model", path: Path, limit: int | None, as_json: bool, png: Path | None = None
 ) -> None:
     """Bits and tail probability of every result; with JSON one line per measurement."""
-    measured = read_columns(path, needs=NEEDS, limit=limit)
+    measured = read_columns(path, needs=NEEDS, limit=limit, optional=model.optional_columns)
     bits, tails = [np.zeros(0)], [np.zeros(0)]
     shown: list[dict[str, Any]] = []
     with Progress("measurements", len(measured)) as progress:
@@ -198,7 +200,7 @@ def print_anomalies(
     Raw bits of all results select the candidates, because they are cheap; calibrated answers rank them. With
     `above`, all results are compared with their answers, and those outside the central interval are listed.
     """
-    measured = read_columns(path, needs=NEEDS, limit=limit)
+    measured = read_columns(path, needs=NEEDS, limit=limit, optional=model.optional_columns)
     rows = np.arange(len(measured))
     candidates = max(_CANDIDATES * (count or 0), 64)
     if above is None and count is not None and len(rows) > candidates and model.knows_addresses:
@@ -280,11 +282,11 @@ def _ends(columns: Columns, place: int) -> dict[str, Any]:
     }
 
 
-def _values(scores: Scored, place: int) -> dict[str, Any]:
+def _values(scores: Scored, place: int, names: Sequence[str]) -> dict[str, Any]:
     return _ends(scores.columns, place) | {
         "row": int(scores.row[place]),
         "rtt": float(scores.columns.rtt[place]),
         "known": int(scores.known[place]),
-        "bits": dict(zip(NAMES, (float(bits) for bits in scores.bits[place]), strict=True))
+        "bits": {name: float(scores.bits[place, NAMES.index(name)]) for name in names}
         | {"total": float(scores.bits[place].sum())},
     }

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ping_llm.answer.context import Prompt
 from ping_llm.answer.distribution import RttDistribution, bits_of
+from ping_llm.answer.prompts import Prompt
 from ping_llm.measurements.schema import MAX_RTT_MS, NO_REPLY
 from ping_llm.tokens.rtt import RttEncoding
 from ping_llm.tokens.vocab import BYTE0, FAILED, RTT

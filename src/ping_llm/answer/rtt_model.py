@@ -12,14 +12,16 @@ import numpy as np
 from ping_llm.answer import answering
 from ping_llm.answer import rtt as rtt_query
 from ping_llm.answer.answering import RAW, STACK, RttAnswer
-from ping_llm.answer.context import ONE_ORDER, Prompt, Question, build_prompts
+from ping_llm.answer.conditions import COLUMNS, unused
+from ping_llm.answer.context import Question
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.past import Data
+from ping_llm.answer.prompts import ONE_ORDER, Prompt, build_prompts
 from ping_llm.answer.stack import Stack
 from ping_llm.errors import UsageError
 from ping_llm.model.config import ModelConfig
 from ping_llm.tokens.rtt import RttEncoding
-from ping_llm.tokens.vocab import RTT, Field
+from ping_llm.tokens.vocab import OPTIONAL, RTT, Field
 
 if TYPE_CHECKING:
     from ping_llm.model.engine import Engine
@@ -56,6 +58,27 @@ class RttModel:
     @property
     def has_time(self) -> bool:
         return "time" in self.tokens.get("context", {}).get("fields", "time")
+
+    @property
+    def optional_fields(self) -> tuple[str, ...]:
+        """Names of the optional fields that it was trained on, besides the time."""
+        names = [name.strip() for name in self.tokens.get("context", {}).get("fields", "").split(",")]
+        return tuple(name for name in OPTIONAL if name in names)
+
+    @property
+    def optional_columns(self) -> tuple[str, ...]:
+        """The columns of the measurements table that hold them."""
+        return tuple(COLUMNS[name] for name in self.optional_fields)
+
+    def check_conditions(self, questions: Sequence[Question]) -> None:
+        """Refuse a question that states what the network was not trained on."""
+        names = unused([question.conditions for question in questions], self.optional_fields)
+        if names:
+            known = self.tokens.get("context", {}).get("fields", "src,dst,rtt,time")
+            raise UsageError(
+                f"this model was not trained on {', '.join(names)}, so a question cannot state it; it was "
+                f"trained on {known} (network_fields of `ping-llm train`)"
+            )
 
     @property
     def knows_unnamed_sources(self) -> bool:
@@ -105,10 +128,14 @@ class RttModel:
             questions,
             stack=self.stack,
             method=RAW if raw else method,
-            data=self.data if data is None else data if isinstance(data, Data) else Data(data),
+            data=self.data if data is None else self.open_data(data),
             all_orders=all_orders,
             lost_to=self.lost_to,
         )
+
+    def open_data(self, data: Data | str | Path) -> Data:
+        """Probe rows, with the columns that its contexts state."""
+        return data if isinstance(data, Data) else Data(data, also=self.optional_columns)
 
     def prompts(
         self,
@@ -119,8 +146,11 @@ class RttModel:
         answer: int | None = None,
     ) -> list[Prompt]:
         """The questions as tokens: with `answer` more, at most the length that the model was trained on."""
+        self.check_conditions(questions)
         room = self.config.max_length - 1 - (self.encoding.bytes if answer is None else answer)
-        return build_prompts(questions, self.encoding, room, order=order, tail=tail)
+        return build_prompts(
+            questions, self.encoding, room, order=order, tail=tail, optional=self.optional_fields
+        )
 
     def distributions(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, RttDistribution]]:
         """The distribution of the RTT after prompts that end in RTT, as (index, distribution)."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ping_llm.answer.conditions import COLUMNS
 from ping_llm.measurements.columns import Columns
 from ping_llm.tokens import vocab
 from ping_llm.tokens.vocab import Field
@@ -27,12 +28,16 @@ _MOST_SOURCES = 20_000
 #: Windows per batch.
 _TOGETHER = 16
 
-NAMES = ("start", "src", "dst", "time", "result")
-_START, _SRC, _DST, _TIME, _RESULT = range(5)
-_COLUMN_OF_FIELD = {Field.SRC: _SRC, Field.DST: _DST, Field.TIME: _TIME, Field.RESULT: _RESULT}
-_COLUMN_OF_ROLE = np.full(vocab.BYTE0, _START)
+#: What bits are counted by: the token MEASUREMENT, and each field.
+NAMES = ("start", "src", "dst", "time", "result", *vocab.OPTIONAL)
+_USUAL = NAMES[: -len(vocab.OPTIONAL)]
+_COLUMN_OF_FIELD = {
+    Field.SRC: 1, Field.DST: 2, Field.TIME: 3, Field.RESULT: 4,
+    **{field: NAMES.index(name) for name, field in vocab.OPTIONAL.items()},
+}  # fmt: skip
+_COLUMN_OF_ROLE = np.zeros(vocab.BYTE0, np.int64)
 for _role, _field in vocab.FIELD_OF_ROLE.items():
-    _COLUMN_OF_ROLE[_role] = _COLUMN_OF_FIELD.get(_field, _START)
+    _COLUMN_OF_ROLE[_role] = _COLUMN_OF_FIELD[_field]
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,8 @@ class Scored:
     Attributes:
       columns: the measurements.
       row: int64 [n], their place in the file.
-      bits: float64 [n, 5], of start, src, dst, time and result; 0 for what is not stated (the source is
-        stated once per window).
+      bits: float64 [n, NAMES]; 0 for what is not stated (the source is stated once per window, and optional
+        fields only if the model was trained on them).
       known: int64 [n], number of earlier measurements of the source that each was given.
       window: all measurements of the windows, context included.
       place: int64 [n], index of each scored measurement in `window`; window[place - known : place] is its
@@ -69,6 +74,11 @@ class Scorer:
         self._model = model
         self._past: OrderedDict[bytes, Columns] = OrderedDict()
         self._first_row = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those of NAMES that the model can state."""
+        return (*_USUAL, *self._model.optional_fields)
 
     def add(self, part: Columns) -> Iterator[Scored]:
         """The scores of one part of the stream."""
@@ -124,6 +134,7 @@ class Scorer:
         ipv4 = (src[0, :10] == 0).all() and (src[0, 10:12] == 255).all()
         address = 5 if ipv4 else 17
         each = 1 + address + 5 + 1 + self._model.encoding.bytes
+        each += sum(vocab.OPTIONAL_LENGTHS[name] for name in self._model.optional_fields)
         return max((self._model.config.max_length - address - 9) // each, 1)
 
     def _score(self, windows: list[tuple[Columns, np.ndarray, int]]) -> Scored:
@@ -172,13 +183,9 @@ def encode_windows(model: "Model", windows: list[Columns]) -> tuple[np.ndarray, 
     time = np.concatenate([columns.time for columns in windows])
     out.seconds[:] = np.where(time >= 0, time // 1_000_000, -1)
     out.rtt[:] = np.concatenate([columns.rtt for columns in windows])
-    for first in (True, False):
-        for timed in (True, False):
-            rows = (out.first == first) & ((out.seconds >= 0) == timed)
-            order = (
-                [Field.SRC] * first + [Field.DST] + [Field.TIME] * (timed and model.has_time) + [Field.RESULT]
-            )
-            out.order[rows, : len(order)] = order
+    for name in model.optional_fields:
+        getattr(out, name)[:] = np.concatenate([columns.column(COLUMNS[name]) for columns in windows])
+    out.state(model.optional_fields, model.has_time)
     ids, offsets = encode_columns(out, model.encoding)
     return ids, offsets, starts
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ping_llm.answer.conditions import COLUMNS
 from ping_llm.answer.distribution import RttDistribution, RttDistributions
 from ping_llm.answer.results import Completions, Inverse, RttAnswer
 from ping_llm.measurements.schema import NO_REPLY
@@ -42,6 +43,8 @@ def rtt_values(answer: RttAnswer, below: float | None = None) -> dict[str, Any]:
         "context": {"given": answer.context_given, "used": answer.context_used},
         "notes": list(answer.notes),
     }
+    if question.conditions:
+        values["conditions"] = question.conditions.stated
     if below is not None:
         of_replies = float(distribution.cdf(below))
         values["below"] = {
@@ -67,7 +70,8 @@ def rtt_text(answer: RttAnswer, below: float | None = None) -> str:
     """An answer as text: its basis, the probability of no reply, quantiles and a histogram."""
     distribution, question = answer.distribution, answer.question
     when = "" if question.time is None else f" at {moment_text(question.time)}"
-    lines = [f"{question.src} → {question.dst}{when}", *basis(answer)]
+    stated = f", {question.conditions}" if question.conditions else ""
+    lines = [f"{question.src} → {question.dst}{when}{stated}", *basis(answer)]
     lines += [f"note: {note}" for note in answer.notes]
     low, high = distribution.quantile([0.05, 0.95])
     lines += [
@@ -247,6 +251,7 @@ def _histories(made: "Generated") -> list[list[dict[str, Any]]]:
                 "src_addr": None if one.src is None else str(one.src),
                 "dst_addr": None if one.dst is None else str(one.dst),
                 "rtt": one.rtt,
+                **{COLUMNS[name]: getattr(one, name) for name in made.optional},
             }
             for one in statements
         ]
@@ -255,6 +260,7 @@ def _histories(made: "Generated") -> list[list[dict[str, Any]]]:
 
 
 def generated_text(made: "Generated") -> str:
+    further = [COLUMNS[name] for name in made.optional]
     rows = [
         [
             number,
@@ -262,12 +268,14 @@ def generated_text(made: "Generated") -> str:
             one["src_addr"] or "",
             one["dst_addr"] or "",
             "" if one["rtt"] is None else "no reply" if one["rtt"] == NO_REPLY else ms(one["rtt"]),
+            *("" if one[column] is None else one[column] for column in further),
         ]
         for number, statements in enumerate(_histories(made))
         for one in statements
     ]
     lines = [f"note: {note}" for note in made.notes]
-    lines.append(table(rows, ("history", "time", "source", "destination", "result")) if rows else "nothing")
+    header = ("history", "time", "source", "destination", "result", *further)
+    lines.append(table(rows, header) if rows else "nothing")
     return "\n".join(lines)
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from ping_llm.answer.conditions import LARGEST
 from ping_llm.answer.context import Context, Question
-from ping_llm.answer.files import questions_of, to_columns
+from ping_llm.answer.files import conditions_in, questions_of, to_columns
 from ping_llm.errors import UsageError
 from ping_llm.interchange import like, to_arrow
 
@@ -29,7 +30,8 @@ def rtt_table(
     if not all(0 < level < 1 for level in levels):
         raise UsageError(f"quantiles must be between 0 and 1, not {', '.join(map(str, levels))}")
     asked = to_arrow(table)
-    questions, _ = questions_of(asked, _ORIGIN)
+    # A server is asked for what its model was trained on only where that matters.
+    questions, _ = questions_of(asked, _ORIGIN, model.optional_fields if conditions_in(asked) else ())
     if context is not None:
         questions = list(_with_context(questions, context))
     failure, point = np.empty(len(questions)), np.empty(len(questions))
@@ -57,8 +59,9 @@ def _kind(answer: "RttAnswer") -> str:
 
 def context_of_table(table: Any) -> Context:
     """The measurements of a table of src_addr, dst_addr, rtt and, if known, event_time."""
-    columns = to_columns(to_arrow(table), "the context", needs=("src_addr", "dst_addr", "rtt"))
-    return Context.of(columns.src, columns.dst, columns.time, columns.rtt)
+    needs = ("src_addr", "dst_addr", "rtt")
+    columns = to_columns(to_arrow(table), "the context", needs=needs, optional=LARGEST)
+    return Context.of_columns(columns)
 
 
 def _with_context(questions: Sequence[Question], known: Any) -> Iterator[Question]:

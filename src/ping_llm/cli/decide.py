@@ -38,6 +38,10 @@ def rank(
     src: str = typer.Option(..., "--src", help=f"Sources. {_ADDRESSES}"),
     dst: str = typer.Option(..., "--dst", help=f"Candidates. {_ADDRESSES}"),
     at: str | None = query.AT,
+    size: int | None = query.SIZE,
+    errors: int | None = query.ERRORS,
+    msm_id: int | None = query.MSM_ID,
+    probe: int | None = query.PROBE,
     context: Path | None = query.CONTEXT,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
@@ -64,7 +68,7 @@ def rank(
         raise UsageError("--context holds the measurements of one source: give one --src, or --data")
     made = model.rank(
         sources, candidates, at, query.read_context(context, src), objective_ms=slo, timeout_ms=timeout,
-        group=group,
+        group=group, conditions=query.conditions_of(size, errors, msm_id, probe),
     )  # fmt: skip
     made = replace(made, notes=(*notes, *made.notes))
     if png is not None:
@@ -109,6 +113,10 @@ def explain(
     src: str = query.SRC,
     dst: str = query.DST,
     at: str | None = query.AT,
+    size: int | None = query.SIZE,
+    errors: int | None = query.ERRORS,
+    msm_id: int | None = query.MSM_ID,
+    probe: int | None = query.PROBE,
     context: Path | None = query.CONTEXT,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
@@ -130,7 +138,8 @@ def explain(
         if len(end.ends) > 1:
             raise UsageError(f"{end.note}; name one of them")
     query.say(*ends)
-    question = Question.of(ends[0].ends[0], ends[1].ends[0], at, query.read_context(context, src))
+    given = query.conditions_of(size, errors, msm_id, probe)
+    question = Question.of(ends[0].ends[0], ends[1].ends[0], at, query.read_context(context, src), given)
     made = model.explain(question, left_out=top)
     if png is not None:
         pictures.explanation_picture(made, png)

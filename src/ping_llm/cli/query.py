@@ -15,6 +15,7 @@ from ping_llm.files import PICTURES, write_bytes
 
 if TYPE_CHECKING:
     from ping_llm.answer.answering import SimpleModel
+    from ping_llm.answer.conditions import Conditions
     from ping_llm.answer.context import Context
     from ping_llm.answer.model import Model
     from ping_llm.answer.names import End, Named, Names
@@ -62,6 +63,11 @@ DATA = typer.Option(
     "[default: those recorded in the run]",
 )
 NO_DATA = typer.Option(False, "--no-data", help="Use no earlier measurements from the run's data.")
+_TRAINED = "if the model was trained on it (network_fields)."
+SIZE = typer.Option(None, "--size", help=f"Payload of the packets in bytes, {_TRAINED}")
+ERRORS = typer.Option(None, "--errors", help=f"Packets that were not answered, {_TRAINED}")
+MSM_ID = typer.Option(None, "--msm-id", help=f"Atlas measurement, {_TRAINED}")
+PROBE = typer.Option(None, "--probe", help=f"Atlas probe, {_TRAINED}")
 _TOP = typer.Option(10, "--top", help="Number of answers.")
 _BITS = typer.Option(
     None, "--bits", help="Prefix length of the answers (8, 16, 24 …).  [default: whole addresses]"
@@ -137,6 +143,15 @@ def say(*named: "Named") -> None:
             typer.echo(f"note: {one.note}", err=True)
 
 
+def conditions_of(
+    size: int | None, errors: int | None, msm_id: int | None, probe: int | None
+) -> "Conditions":
+    """What a question states besides its ends and its time."""
+    from ping_llm.answer.conditions import Conditions
+
+    return Conditions(size, errors, msm_id, probe)
+
+
 def simple_method(name: str, data: Path | None) -> "SimpleModel":
     """A simple method fitted to probe rows, with the interface of a run."""
     if data is None:
@@ -152,6 +167,10 @@ def complete(
     dst: str | None = DST,
     field: str = typer.Option("dst", "--field", help="Address to complete: dst or src."),
     at: str | None = AT,
+    size: int | None = SIZE,
+    errors: int | None = ERRORS,
+    msm_id: int | None = MSM_ID,
+    probe: int | None = PROBE,
     context: Path | None = CONTEXT,
     data: Path | None = DATA,
     no_data: bool = NO_DATA,
@@ -182,12 +201,13 @@ def complete(
         known = _known(model, src, dst, at, context)
     elif context is not None or data is not None:
         raise UsageError("--context and --data need --field dst and --src: a context has a known source")
+    conditions = conditions_of(size, errors, msm_id, probe)
     given = src if field == "dst" else dst
     title = f"{'source' if field == 'src' else 'destination'} given {given or 'nothing'}"
     if samples is not None:
         drawn = model.sample_addresses(
             src, dst, at, known, field=field, count=samples, bits=bits, version=version,
-            temperature=temperature, seed=seed,
+            temperature=temperature, seed=seed, conditions=conditions,
         )  # fmt: skip
         if png is not None:
             pictures.samples_picture(drawn, title, png)
@@ -195,8 +215,9 @@ def complete(
         print_json({"samples": texts}) if as_json else print("\n".join(texts))
         return
     answer = model.complete(
-        src, dst, at, known, field=field, count=top, bits=bits, version=version, passes=passes
-    )
+        src, dst, at, known, field=field, count=top, bits=bits, version=version, passes=passes,
+        conditions=conditions,
+    )  # fmt: skip
     if png is not None:
         pictures.completions_picture(answer, title, png)
     print_json(show.completions_values(answer)) if as_json else print(show.completions_text(answer))
@@ -208,6 +229,10 @@ def inverse(
     rtt_range: str = typer.Option(..., "--rtt", help="RTT range in ms, such as 10-20."),
     within: str | None = typer.Option(None, "--within", help="Prefix of the destinations."),
     at: str | None = AT,
+    size: int | None = SIZE,
+    errors: int | None = ERRORS,
+    msm_id: int | None = MSM_ID,
+    probe: int | None = PROBE,
     context: Path | None = CONTEXT,
     data: Path | None = DATA,
     no_data: bool = NO_DATA,
@@ -231,7 +256,10 @@ def inverse(
     model = load(run, data, no_data)
     src = one_name(names(model, places), src, "source") or src
     known = read_context(context, src)
-    answer = model.inverse(src, low, high, at, known, within=within, count=top, bits=bits, passes=passes)
+    answer = model.inverse(
+        src, low, high, at, known, within=within, count=top, bits=bits, passes=passes,
+        conditions=conditions_of(size, errors, msm_id, probe),
+    )  # fmt: skip
     limits = None
     if places:
         from ping_llm.answer.context import as_prefix
@@ -348,11 +376,12 @@ def read_context(path: Path | None, src: str | None = None) -> "Context | None":
     """Earlier measurements of the source, from a file."""
     if path is None:
         return None
+    from ping_llm.answer.conditions import LARGEST
     from ping_llm.answer.context import Context
     from ping_llm.answer.files import read_columns
 
-    columns = read_columns(path, src=_address(src))
-    return Context.of(columns.src, columns.dst, columns.time, columns.rtt)
+    columns = read_columns(path, src=_address(src), optional=LARGEST)
+    return Context.of_columns(columns)
 
 
 def _known(model: "Model", src: str, dst: str | None, at: str | None, path: Path | None) -> "Context | None":

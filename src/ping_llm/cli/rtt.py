@@ -32,6 +32,10 @@ def rtt(
     src: str | None = query.SRC,
     dst: str | None = query.DST,
     at: str | None = query.AT,
+    size: int | None = query.SIZE,
+    errors: int | None = query.ERRORS,
+    msm_id: int | None = query.MSM_ID,
+    probe: int | None = query.PROBE,
     context: Path | None = query.CONTEXT,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
@@ -41,8 +45,8 @@ def rtt(
     pairs: Path | None = typer.Option(
         None,
         "--pairs",
-        help="Table with src, dst and optionally time and rtt, in any format that `ingest` reads: one answer "
-        "per row.",
+        help="Table with src, dst and optionally time, rtt, size, msm_id and probe_id, in any format that "
+        "`ingest` reads: one answer per row.",
     ),
     out: Path | None = typer.Option(
         None, "--out", help="With --pairs: folder for the answers as Parquet by day; it resumes."
@@ -74,9 +78,13 @@ def rtt(
     from ping_llm.answer.context import Question
     from ping_llm.tables import print_json
 
+    conditions = query.conditions_of(size, errors, msm_id, probe)
     if pairs is not None:
-        if src or dst or context:
-            raise UsageError("--pairs excludes --src, --dst and --context: the table has the addresses")
+        if src or dst or context or conditions:
+            raise UsageError(
+                "--pairs excludes --src, --dst, --context, --size, --errors, --msm-id and --probe: the table "
+                "has them"
+            )
         if below is not None or consistency:
             raise UsageError("--pairs excludes --below and --consistency, which are for a single question")
     elif src is None or dst is None:
@@ -116,7 +124,7 @@ def rtt(
             return model.rtt_stream(questions, raw=raw, method=method, all_orders=all_orders)
 
     if pairs is not None:
-        _rtt_pairs(ask, pairs, as_json, png)
+        _rtt_pairs(ask, asked or remote, pairs, as_json, png)
         return
     assert src is not None
     assert dst is not None
@@ -124,7 +132,7 @@ def rtt(
     ends = found.pair(src, dst)
     known = query.read_context(context, src)
     questions = [
-        Question.of(one, other, at, known)
+        Question.of(one, other, at, known, conditions)
         for one in ends[0].ends
         for other in ends[1].ends
         if one.version == other.version or len(ends[0].ends) == len(ends[1].ends) == 1
@@ -180,13 +188,14 @@ def connect(url: str, token_file: Path | None, ca: Path | None) -> "Remote":
 
 def _rtt_pairs(
     ask: "Callable[[Sequence[Question]], Iterator[tuple[int, RttAnswer]]]",
+    model: "Model | SimpleModel | Remote",
     path: Path,
     as_json: bool,
     png: Path | None,
 ) -> None:
     from ping_llm.answer.files import read_questions
 
-    questions, observed = read_questions(path)
+    questions, observed = read_questions(path, model.optional_fields)
     _answer_all(ask, questions, observed, as_json, png)
 
 

@@ -29,6 +29,11 @@ def register(app: typer.Typer) -> None:
         failed: float | None = typer.Option(
             None, help="Share of measurements without a reply. [default: 0.035]"
         ),
+        size_delay: float | None = typer.Option(
+            None,
+            help="Factor on the time that a byte takes on the access links (1: 8 to 100 Mbit/s). Above 0, "
+            "every measurement has a size of its own. [default: 0]",
+        ),
         start: str | None = typer.Option(None, help="First day, as YYYY-MM-DD. [default: 2024-01-01]"),
         as_json: bool = typer.Option(False, "--json", help="Print the options and the time taken as JSON."),
     ) -> None:
@@ -50,6 +55,7 @@ def register(app: typer.Typer) -> None:
             "ases": ases,
             "ipv6_share": ipv6,
             "failed_share": failed,
+            "size_delay": size_delay,
             "start": start,
         }
         given = {name: value for name, value in given.items() if value is not None}
@@ -58,7 +64,7 @@ def register(app: typer.Typer) -> None:
             from ping_llm.simulate.worlds import simulate_worlds
 
             if given:
-                option = next(iter(given)).removesuffix("_share")
+                option = next(iter(given)).removesuffix("_share").replace("_", "-")
                 raise UsageError(f"--worlds draws --{option} for each world: leave it out.")
             written = simulate_worlds(out, worlds, measurements, seed)
             about: dict[str, Any] = {"worlds": len(written), "measurements": measurements, "seed": seed}

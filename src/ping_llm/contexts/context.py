@@ -40,22 +40,31 @@ from ping_llm.tokens.codec import (
     put_address,
     put_errors,
     put_msm_id,
+    put_probe_id,
     put_result,
     put_size,
     put_time,
     put_unnamed_source,
 )
-from ping_llm.tokens.vocab import DST_IPV4, DST_IPV6, MEASUREMENT, SRC_IPV4, SRC_IPV6, Field
+from ping_llm.tokens.vocab import (
+    DST_IPV4,
+    DST_IPV6,
+    LARGEST_PROBE_ID,
+    MEASUREMENT,
+    SRC_IPV4,
+    SRC_IPV6,
+    Field,
+)
 
 MOST_FIELDS = len(Field)
 _SRC, _DST, _TIME, _RESULT = int(Field.SRC), int(Field.DST), int(Field.TIME), int(Field.RESULT)
-_SIZE, _ERRORS, _MSM_ID = int(Field.SIZE), int(Field.ERRORS), int(Field.MSM_ID)
+_SIZE, _ERRORS, _MSM_ID, _PROBE_ID = (int(Field[name]) for name in ("SIZE", "ERRORS", "MSM_ID", "PROBE_ID"))
 
 _MICROSECONDS = 1_000_000
 
 
 def _order_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All orders of 0..7 fields, sorted, three bits a place; where those of f fields start; and f!."""
+    """All orders of 0..8 fields, sorted, three bits a place; where those of f fields start; and f!."""
     packed: list[int] = []
     starts, counts = [], []
     for fields in range(MOST_FIELDS + 1):
@@ -226,7 +235,7 @@ def pseudonym_into(out, packed, ipv4, known, key):
 @kernel
 def write(out, position, key, shape, order, timed, source, ipv4, begin, columns, p):
     """Write the context's tokens at out[position]; return the position after them."""
-    time, dst, rtt, size, errors, msm_id = columns
+    time, dst, rtt, size, errors, msm_id, probe_id = columns
     scrambled = is_scrambled(key, p)
     address = address_bytes(ipv4, scrambled)
     previous = np.int64(-1)
@@ -252,6 +261,7 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
             present |= _TIME << (3 * fields)
             fields += 1
         present |= _RESULT << (3 * fields)
+        result = fields
         fields += 1
         if p.size and size[at] >= 0:
             present |= _SIZE << (3 * fields)
@@ -262,15 +272,22 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
         if p.msm_id and msm_id[at] >= 0:
             present |= _MSM_ID << (3 * fields)
             fields += 1
-        which = 0  # the first of the sorted orders: source, destination, time, result
+        if p.probe_id and probe_id[at] >= 0 and probe_id[at] <= LARGEST_PROBE_ID:
+            present |= _PROBE_ID << (3 * fields)
+            fields += 1
+        permutation = ORDERS[ORDER_STARTS[fields]]
         if not ordered:
-            which = below(draw(key, FIELD_ORDER, place), ORDER_COUNTS[fields])
-        permutation = ORDERS[ORDER_STARTS[fields] + which]
+            permutation = ORDERS[
+                ORDER_STARTS[fields] + below(draw(key, FIELD_ORDER, place), ORDER_COUNTS[fields])
+            ]
 
         out[position] = MEASUREMENT
         position += 1
         for turn in range(fields):
-            field = (present >> (3 * ((permutation >> (3 * turn)) & 7))) & 7
+            slot = (permutation >> (3 * turn)) & 7
+            if ordered and turn >= result:  # as questions do: what is optional, then the result
+                slot = result if turn == fields - 1 else turn + 1
+            field = (present >> (3 * slot)) & 7
             if field == _DST:
                 known = known_destination(key, place, lower(bits) < p.prefix, address)
                 if scrambled:
@@ -292,6 +309,8 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
                 position = put_size(out, position, size[at])
             elif field == _ERRORS:
                 position = put_errors(out, position, errors[at])
-            else:
+            elif field == _MSM_ID:
                 position = put_msm_id(out, position, msm_id[at])
+            else:
+                position = put_probe_id(out, position, probe_id[at])
     return position

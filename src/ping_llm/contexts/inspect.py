@@ -38,6 +38,7 @@ _COLOURS = {
     Field.SIZE: "35",
     Field.ERRORS: "35",
     Field.MSM_ID: "35",
+    Field.PROBE_ID: "35",
 }
 _FAILED, _BOLD = "31", "1"
 
@@ -86,8 +87,10 @@ def _field(statement: Statement, field: Field, previous: int | None, colour: boo
             text = f"{statement.size} bytes"
         case Field.ERRORS:
             text = f"{statement.errors} errors"
-        case _:
+        case Field.MSM_ID:
             text = f"msm {statement.msm_id}"
+        case _:
+            text = f"probe {statement.probe_id}"
     return _paint(text, shade, colour)
 
 

@@ -10,10 +10,11 @@ from ping_llm.errors import UsageError
 from ping_llm.measurements.schema import KINDS
 from ping_llm.rows import MAX_CONTEXTS_PER_ROW, MEASUREMENTS_PER_CONTEXT
 from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RTT_ENCODINGS, rtt_encoding
+from ping_llm.tokens.vocab import OPTIONAL, OPTIONAL_LENGTHS
 
 #: Names of the fields, as the option `fields` states them.
 REQUIRED_FIELDS = ("src", "dst", "rtt")
-OPTIONAL_FIELDS = ("time", "size", "errors", "msm_id")
+OPTIONAL_FIELDS = ("time", *OPTIONAL)
 
 #: Probabilities become 32-bit thresholds, so that kernel and oracle compare integers.
 ONE = 1 << 32
@@ -31,7 +32,8 @@ class ContextOptions:
         unnamed_source_probability: share of contexts that do not name their source: they state
             `addresses.unnamed`.
         ordered_fields: share of contexts whose measurements all state their fields in the order in which
-            questions do: source, destination, time, result. In the rest each has an order of its own.
+            questions do: source, destination, time, optional fields, result. In the rest each has an order
+            of its own.
         focus_probability: share of focused contexts among those that cannot hold their whole row.
         focus_destinations: a focused context turns on one to this many destinations, all numbers alike.
         wide_probability: share of wide contexts among those, which have as many destinations as they can.
@@ -48,7 +50,7 @@ class ContextOptions:
         max_context_tokens: largest context; 0 means the sequence's length.
         max_segments: most contexts in a sequence. Attention kernels have a limit too; set both alike.
         kinds: kinds of measurements that enter contexts: any of ping,hop,last; empty: all that are there.
-        fields: what a measurement states: src,dst,rtt and any of time,size,errors,msm_id.
+        fields: what a measurement states: src,dst,rtt and any of time,size,errors,msm_id,probe_id.
         rtt_encoding: compact, float64, micros, log or clipped.
         clip_limit_ms: the largest RTT of `clipped`.
     """
@@ -164,6 +166,8 @@ class ContextOptions:
             "kinds": "",
         }
         stated = {name: value for name, value in self.as_dict().items() if later.get(name) != value}
+        if self.ordered_fields > 0 and not set(OPTIONAL).isdisjoint(self.field_names):
+            stated["result"] = "last"  # it came before the optional fields once
         text = json.dumps(stated, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -191,6 +195,7 @@ class Parameters(NamedTuple):
     size: int
     errors: int
     msm_id: int
+    probe_id: int
     encoding: int
     result_length: int  # tokens of the longest result
     extra_length: int  # tokens of the optional fields, when all are known
@@ -204,7 +209,6 @@ class Parameters(NamedTuple):
         part_times = min(round(options.timestamps_part * ONE), ONE - all_times)
         if "time" not in names:
             all_times = part_times = 0
-        sizes = {"size": 3, "errors": 2, "msm_id": 9}
         parameters = cls(
             repeat_source=round(options.repeat_source * ONE),
             prefix=round(options.prefix_probability * ONE),
@@ -226,9 +230,10 @@ class Parameters(NamedTuple):
             size=int("size" in names),
             errors=int("errors" in names),
             msm_id=int("msm_id" in names),
+            probe_id=int("probe_id" in names),
             encoding=encoding.id,
             result_length=1 + encoding.bytes,
-            extra_length=sum(tokens for name, tokens in sizes.items() if name in names),
+            extra_length=sum(tokens for name, tokens in OPTIONAL_LENGTHS.items() if name in names),
             clip_limit_ms=float(options.clip_limit_ms),
         )
         if parameters.max_tokens < parameters.longest_measurement:

@@ -14,10 +14,12 @@ import pyarrow.parquet as pq
 
 from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.fill import NOTE_COUNT, NOTE_LENGTH
+from ping_llm.contexts.options import ContextOptions
 from ping_llm.contexts.units import FilledUnit
 from ping_llm.errors import PingError
 from ping_llm.files import whole_file, write_json
 from ping_llm.progress import Progress
+from ping_llm.tokens.vocab import EXTRA_FORMAT, TOKENS_FORMAT
 
 SCHEMA = pa.schema([pa.field("tokens", pa.list_(pa.uint16())), pa.field("length", pa.int32())])
 DESCRIPTION = "pretokenized.json"
@@ -25,6 +27,11 @@ FILE = "contexts-00000.parquet"
 
 #: Sequences that Grain packs at a time, as many as a unit has.
 PACKING_BINS = 256
+
+
+def version_of(options: ContextOptions) -> int:
+    """Of the description: 2 where the tokens are of their second version."""
+    return EXTRA_FORMAT if "probe_id" in options.field_names else TOKENS_FORMAT
 
 
 def contexts_of(filled: FilledUnit) -> pa.Table:
@@ -56,7 +63,7 @@ def pretokenize(batches: Batches, out: Path) -> dict[str, Any]:
             progress.advance(len(table))
     description = {
         "format": "ping-llm pretokenized contexts",
-        "version": 1,
+        "version": version_of(batches.stream.options),
         "contexts": contexts,
         "tokens": tokens,
         "options": batches.stream.options.as_dict(),

@@ -35,7 +35,7 @@ from ping_llm.rows.block import RowBlock
 from ping_llm.tokens import reference as tokens
 from ping_llm.tokens.rtt import RttEncoding
 from ping_llm.tokens.statement import Statement, cut, whole
-from ping_llm.tokens.vocab import Field
+from ping_llm.tokens.vocab import LARGEST_PROBE_ID, Field
 
 
 def draw(key: int, purpose: int, index: int) -> int:
@@ -271,6 +271,8 @@ def context_tokens(
         destination = stated_as(block.dst[at].tobytes())
         known = known_destination(key, place, destination.bits // 8, p)
         size, errors, msm_id = int(block.size[at]), int(block.packet_error_count[at]), int(block.msm_id[at])
+        probe_id = int(block.probe_id[at])
+        has_probe_id = 0 <= probe_id <= LARGEST_PROBE_ID
         stated = {
             Field.SRC: states_source(key, place, p),
             Field.DST: True,
@@ -279,12 +281,16 @@ def context_tokens(
             Field.SIZE: p.size and size >= 0,
             Field.ERRORS: p.errors and errors >= 0,
             Field.MSM_ID: p.msm_id and msm_id >= 0,
+            Field.PROBE_ID: p.probe_id and has_probe_id,
         }
         fields = [field for field in Field if stated[field]]
-        which = 0 if ordered else below(draw(key, draws.FIELD_ORDER, place), factorial(len(fields)))
+        order = (*(field for field in fields if field is not Field.RESULT), Field.RESULT)
+        if not ordered:
+            which = below(draw(key, draws.FIELD_ORDER, place), factorial(len(fields)))
+            order = nth_permutation(fields, which)
         statements.append(
             Statement(
-                order=nth_permutation(fields, which),
+                order=order,
                 src=source,
                 dst=cut(destination, known),
                 seconds=int(block.time[at]) // 1_000_000,
@@ -292,6 +298,7 @@ def context_tokens(
                 size=size if size >= 0 else None,
                 errors=errors if errors >= 0 else None,
                 msm_id=msm_id if msm_id >= 0 else None,
+                probe_id=probe_id if has_probe_id else None,
             )
         )
     return tokens.encode(statements, encoding)

@@ -192,6 +192,7 @@ class UnitFiller:
                 block.size,
                 block.packet_error_count,
                 block.msm_id,
+                block.probe_id,
                 block.dst,
             ),
             self.crossing.arrays(),

@@ -15,6 +15,7 @@ from itertools import permutations
 
 import numpy as np
 
+from ping_llm.answer.conditions import COLUMNS
 from ping_llm.answer.model import Model
 from ping_llm.measurements.addresses import Prefix, is_ipv4
 from ping_llm.measurements.columns import Columns
@@ -23,7 +24,9 @@ from ping_llm.tokens import vocab
 from ping_llm.tokens.columns import StatementColumns, encode_columns
 from ping_llm.tokens.vocab import BYTE0, Field
 
-_NAMES = {Field.SRC: "src", Field.DST: "dst", Field.TIME: "time", Field.RESULT: "result"}
+_NAMES = {Field.SRC: "src", Field.DST: "dst", Field.TIME: "time", Field.RESULT: "result"} | {
+    field: name for name, field in vocab.OPTIONAL.items()
+}
 
 #: Sequences that are scored together.
 _ROWS = 64
@@ -50,7 +53,25 @@ def by_order(model: Model, asked: Columns) -> dict:
         out[title]["by_field"] = {
             _NAMES[f]: float(np.mean([part[_NAMES[f]] for part in parts.values()])) for f in sorted(orders[0])
         }
-    return out
+    return out | _all_fields(model, asked)
+
+
+def _all_fields(model: Model, asked: Columns) -> dict:
+    """Bits by field of measurements with all fields that the model was trained on, in the order of questions.
+
+    `result_without` are those of the result where the optional fields are not stated before it. Empty for a
+    model that was trained on none.
+    """
+    if not model.optional_fields:
+        return {}
+    usual = (Field.SRC, Field.DST, Field.TIME) if model.has_time else (Field.SRC, Field.DST)
+    order = (*usual, *(vocab.OPTIONAL[name] for name in model.optional_fields), Field.RESULT)
+    ids, log2 = _scored(model, asked, order)
+    field = _fields(ids)
+    by_field = {_NAMES[f]: float(-np.where(field == int(f), log2, 0).sum(axis=1).mean()) for f in order}
+    ids, log2 = _scored(model, asked, (*usual, Field.RESULT))
+    without = float(-np.where(_fields(ids) == int(Field.RESULT), log2, 0).sum(axis=1).mean())
+    return {"all_fields": {"by_field": by_field, "result_without": without}}
 
 
 def address_bytes(model: Model, asked: Columns) -> dict:
@@ -102,6 +123,9 @@ def _tokens(model: Model, asked: Columns, order: tuple[Field, ...]) -> np.ndarra
         columns.seconds[:] = asked.time // 1_000_000
     if Field.RESULT in order:
         columns.rtt[:] = asked.rtt
+    for name, optional in vocab.OPTIONAL.items():
+        if optional in order:
+            getattr(columns, name)[:] = asked.column(COLUMNS[name])
     ids, offsets = encode_columns(columns, model.encoding)
     length = np.diff(offsets)
     out = np.full((len(asked), int(length.max())), vocab.PAD, np.int32)

@@ -4,6 +4,7 @@ Data are plain measurements, which are split here, or a folder that already hold
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ping_llm.answer.methods.registry import BASELINES
@@ -69,13 +70,18 @@ class EvaluationData:
         return Columns.concatenate([self.train, test.learned]).sorted_by_time()
 
 
-def read(path: Path, options: EvaluateOptions) -> EvaluationData:
-    """Read and split measurements, and draw the questions."""
+def read(path: Path, options: EvaluateOptions, every_column: bool = False) -> EvaluationData:
+    """Read and split measurements, and draw the questions.
+
+    Args:
+      every_column: whether to read the optional columns, for what was trained on them or depends on them.
+    """
+    measured = partial(read_measurements, every_column=every_column, with_kind=True)
     train, test = _part(path, _TRAIN), _part(path, _TEST)
     if train is not None and test is not None:
-        splits = given(read_measurements(train, with_kind=True), read_measurements(test, with_kind=True))
+        splits = given(measured(train), measured(test))
     else:
-        measurements = read_measurements(path, with_kind=True)
+        measurements = measured(path)
         splits = split(measurements, fitting(options.splits, measurements))
     return evaluation_data(splits, options)
 

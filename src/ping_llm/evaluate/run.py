@@ -33,6 +33,7 @@ from ping_llm.locks import only_writer
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.model import export
 from ping_llm.model.packaged import NAME, base_folder
 from ping_llm.progress import Progress
 from ping_llm.splits.novelty import Novelty
@@ -63,8 +64,9 @@ def evaluate(
     """
     if run is not None and base_folder(run) is None:
         options = replace(options, destination_context=())
+    every_column = world is not None or (run is not None and export.optional_fields(run) != ())
     with as_tables([str(data_path)], out) as (table,):
-        data = read(Path(table), options)
+        data = read(Path(table), options, every_column)
     return evaluate_data(data, out, options, run, world, answers)
 
 
@@ -155,7 +157,9 @@ def _evaluate(
     report.write(out, result, scores, {test.name: test.asked for test in data.tests})
     if answers is not None:
         subject = "stack" if "stack" in places else "network"
-        write_answers(answers, data.tests, {name: parts[subject] for name, parts in scores.items()})
+        conditions = [name for name in load().optional_columns if name != "packet_error_count"]
+        parts = {name: parts[subject] for name, parts in scores.items()}
+        write_answers(answers, data.tests, parts, conditions)
     return result
 
 
@@ -195,11 +199,18 @@ def _answer_by_base(model: BaseModel, test: Test) -> dict[str, Scores]:
     return {name: Scores.concatenate(several) for name, several in parts.items()}
 
 
-def write_answers(path: Path, tests: Sequence[Test], scores: dict[str, Scores]) -> None:
-    """One JSON object per question: what was asked, what happened, and the answer, in ms."""
+def write_answers(
+    path: Path, tests: Sequence[Test], scores: dict[str, Scores], conditions: Sequence[str] = ()
+) -> None:
+    """One JSON object per question: what was asked, what happened, and the answer, in ms.
+
+    Args:
+      conditions: columns that questions stated.
+    """
     with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
         for test in tests:
             asked, answers = test.asked, scores[test.name]
+            stated = {name: column for name in conditions if (column := getattr(asked, name)) is not None}
             ends = [unpack(asked.src).to_pylist(), unpack(asked.dst).to_pylist()]
             for index in range(len(asked)):
                 quantiles = zip(LEVELS, answers.quantiles[index].tolist(), strict=True)
@@ -215,6 +226,7 @@ def write_answers(path: Path, tests: Sequence[Test], scores: dict[str, Scores]) 
                     "bits": float(answers.bits[index]),
                     "crps": float(answers.crps[index]) if asked.rtt[index] != NO_REPLY else None,
                 }
+                values |= {name: int(column[index]) for name, column in stated.items() if column[index] >= 0}
                 file.write(json.dumps(values) + "\n")
 
 
@@ -280,7 +292,7 @@ def _true_entropies(world: Path, folder: Path, data: EvaluationData) -> dict[str
     def entropies() -> dict[str, float]:
         truth = World.load(world).truth
         asked = {test.name: test.asked for test in data.tests}
-        return {n: float(truth(a.src, a.dst, a.time).entropy().mean()) for n, a in asked.items()}
+        return {n: float(truth(a.src, a.dst, a.time, a.size).entropy().mean()) for n, a in asked.items()}
 
     return _stored_json(folder / "entropy.json", entropies)
 

@@ -59,7 +59,7 @@ class TruthMethod(Answering):
         return self
 
     def predict(self, queries: Queries, context: History) -> Predictive:
-        return _TruePredictive(self._world.truth(queries.src, queries.dst, queries.time))
+        return _TruePredictive(self._world.truth(queries.src, queries.dst, queries.time, queries.size))
 
 
 class _TruePredictive(Predictive):

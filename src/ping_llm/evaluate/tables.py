@@ -162,6 +162,12 @@ def likelihood_tables(figures: dict) -> list[str]:
         mean = ["mean of the orders", ""] + [f"{part['by_field'][field]:.2f}" for field in fields]
         either = ["in any order", f"{part['any_order']:.2f}", *("" for _ in fields)]
         parts += [f"<h3>{title}</h3>", table(["order", "total", *fields], [either, mean, *rows])]
+    if "all_fields" in figures:
+        bits = figures["all_fields"]["by_field"] | {
+            "result, if no optional field is stated": figures["all_fields"]["result_without"]
+        }
+        rows = [[name, f"{value:.2f}"] for name, value in bits.items()]
+        parts += ["<h3>With all fields, in the order of questions</h3>", table(["field", "bits"], rows)]
     return parts
 
 

@@ -16,6 +16,7 @@ from ping_llm.locks import only_writer
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.measurements.parquet import read_measurements
+from ping_llm.model import export
 from ping_llm.splits.holdout import SplitOptions
 
 
@@ -23,7 +24,8 @@ def calibrate(
     run: Path, data: Path, options: SplitOptions, most: int, names: Sequence[str] | None = None
 ) -> Stack:
     """Fit and save the stack of a run that was trained on what `options` leave of `data`."""
-    return calibrate_columns(run, read_measurements(data), options, most, names)
+    train = read_measurements(data, every_column=export.optional_fields(run) != ())
+    return calibrate_columns(run, train, options, most, names)
 
 
 def calibrate_columns(

@@ -14,6 +14,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,9 @@ def _fit(
             journal.do("ingest", lambda: _ingest(inputs, run / "measurements", options))
         else:
             say("1/5 the input is a table of measurements")
-        data = read_measurements(measurements)
+        # A config of the user's own may train on optional fields.
+        data = read_measurements(measurements, every_column=options.config is not None)
+        data = replace(data, kind=None)
         check_amount(data)
         splits = split(data, fitting(options.splits, data))
         network_train, _ = held_out(splits.train, options.held_out, options.stack_questions)

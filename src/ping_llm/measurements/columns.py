@@ -22,6 +22,8 @@ from ping_llm.measurements.schema import (
 #: In place of a time: nobody knows when, so nothing is earlier than anything else.
 NO_TIME = -1
 
+_NUMBERS = ("msm_id", "size", "packet_error_count", "probe_id")
+
 
 @dataclass(frozen=True)
 class Queries:
@@ -32,6 +34,8 @@ class Queries:
       src, dst: uint8 [n, 16]; of a prefix, the bytes after it are zero.
       src_bits, dst_bits: int64 [n], length of each prefix; 0 is a whole address. None: all are whole.
       owner: int64 [n], which context each looks back on, where each brings its own (`History.of_contexts`).
+      size, packet_error_count, msm_id, probe_id: int64 [n], UNKNOWN where not stated; None: nowhere.
+        Only networks that were trained on them use them.
     """
 
     time: np.ndarray
@@ -40,13 +44,16 @@ class Queries:
     src_bits: np.ndarray | None = None
     dst_bits: np.ndarray | None = None
     owner: np.ndarray | None = None
+    size: np.ndarray | None = None
+    packet_error_count: np.ndarray | None = None
+    msm_id: np.ndarray | None = None
+    probe_id: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.time)
 
     def take(self, index: np.ndarray | slice) -> "Queries":
-        parts = (self.time, self.src, self.dst, self.src_bits, self.dst_bits, self.owner)
-        return Queries(*(None if part is None else part[index] for part in parts))  # type: ignore[arg-type]
+        return Queries(**{name: part[index] for name, part in vars(self).items() if part is not None})
 
     def without_time(self) -> "Queries":
         return replace(self, time=np.full(len(self), NO_TIME, np.int64))
@@ -83,7 +90,8 @@ class Columns:
         return Columns(**columns)
 
     def queries(self) -> Queries:
-        return Queries(self.time, self.src, self.dst)
+        known = {"size": self.size, "msm_id": self.msm_id, "probe_id": self.probe_id}
+        return Queries(self.time, self.src, self.dst, **known)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """For `polars.DataFrame(measurements)`, `pyarrow.table(measurements)` and others that read Arrow."""
@@ -104,6 +112,10 @@ class Columns:
             field.name for field in fields(cls) if any(vars(part)[field.name] is not None for part in parts)
         ]
         return cls(**{name: np.concatenate([part.column(name) for part in parts]) for name in known})
+
+    def optional(self) -> dict[str, np.ndarray]:
+        """The optional columns that were read, by name, without the kind."""
+        return {name: column for name in _NUMBERS if (column := getattr(self, name)) is not None}
 
     def column(self, name: str) -> np.ndarray:
         """A column by its name; where it was not read, what None stands for."""
@@ -165,7 +177,7 @@ class Columns:
           with_kind: whether to write version 2, with the column `kind`; None: where it is known.
         """
         with_kind = self.kind is not None if with_kind is None else with_kind
-        numbers = [self.column(name) for name in ("msm_id", "size", "packet_error_count", "probe_id")]
+        numbers = [self.column(name) for name in _NUMBERS]
         ip_version = np.where(addresses.is_ipv4(self.src), 4, 6).astype(np.uint8)
         src, dst = addresses.unpack(self.src), addresses.unpack(self.dst)
         time = pa.array(self.time, pa.timestamp("us", tz="UTC"))

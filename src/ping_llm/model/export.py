@@ -12,7 +12,7 @@ from ping_llm.files import read_object, read_yaml, whole_file, write_bytes, writ
 from ping_llm.locks import only_writer
 from ping_llm.model import checkpoint, weights
 from ping_llm.model.config import ModelConfig
-from ping_llm.tokens.vocab import VOCABULARY_SIZE
+from ping_llm.tokens.vocab import EXTRA_FORMAT, OPTIONAL, VOCABULARY_SIZE
 
 WEIGHTS, CONFIG, TOKENS, RUN, STACK = "model.safetensors", "config.json", "tokens.json", "run.json", "stack"
 
@@ -141,8 +141,10 @@ def _read_export(folder: Path) -> Exported:
 
 
 def _check_tokens(tokens: dict[str, Any], path: Path) -> None:
-    if tokens.get("format") != FORMAT:
-        raise PingError(f"{path} has format {tokens.get('format')}, this program reads {FORMAT}")
+    if tokens.get("format") not in (FORMAT, EXTRA_FORMAT):
+        raise PingError(
+            f"{path} has format {tokens.get('format')}, this program reads {FORMAT} and {EXTRA_FORMAT}"
+        )
     if (size := tokens.get("vocabulary_size", VOCABULARY_SIZE)) != VOCABULARY_SIZE:
         raise PingError(f"{path}: vocabulary_size is {size!r}; it must be {VOCABULARY_SIZE}")
     for key, kinds, what in (
@@ -157,6 +159,23 @@ def _check_tokens(tokens: dict[str, Any], path: Path) -> None:
 def _stack(folder: Path | None) -> Path | None:
     """The stack of a run or an export."""
     return folder / STACK if folder is not None and (folder / STACK / f"{STACK}.json").is_file() else None
+
+
+def optional_fields(source: Path | str) -> tuple[str, ...]:
+    """Names of the optional fields that a run, a checkpoint or an export was trained on."""
+    path = Path(source)
+    folder = next((each for each in (path, path / "export") if (each / TOKENS).is_file()), None)
+    if folder is not None:
+        return stated_fields(read_object(folder / TOKENS))
+    step = _newest_step(path)
+    return () if step is None else stated_fields(_tokens(_run_of(step)))
+
+
+def stated_fields(tokens: dict[str, Any]) -> tuple[str, ...]:
+    """The same of the content of a tokens.json."""
+    context = tokens.get("context")
+    names = str(context.get("fields", "")) if isinstance(context, dict) else ""
+    return tuple(name for name in OPTIONAL if name in [one.strip() for one in names.split(",")])
 
 
 def _newest_step(path: Path) -> Path | None:
@@ -199,7 +218,7 @@ def token_schema(context: Any = None) -> dict[str, Any]:
         asdict(context) if is_dataclass(context) and not isinstance(context, type) else dict(context or {})
     )
     return {
-        "format": FORMAT,
+        "format": EXTRA_FORMAT if "probe_id" in stated_fields({"context": options}) else FORMAT,
         "vocabulary_size": VOCABULARY_SIZE,
         "rtt_encoding": options.get("rtt_encoding", "compact"),
         "clip_limit_ms": options.get("clip_limit_ms"),

@@ -26,6 +26,7 @@ def describe(model: "Model", options: ServeOptions) -> dict[str, Any]:
         "max_length": config.max_length,
         "rtt_encoding": model.tokens.get("rtt_encoding", "compact"),
         "has_time": model.has_time,
+        "optional_fields": list(model.optional_fields),
         "trained_on": None if stack is None else stack.about.get("trained_on"),
         "calibration": None if stack is None else stack.as_dict(),
         "held_out": None if stack is None else stack.about.get("held_out"),

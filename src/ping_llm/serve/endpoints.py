@@ -91,7 +91,8 @@ class Endpoints:
             raise ends
         self._check_context(body.context)
         assert ends.src is not None
-        return _Asked(body, question_of(ends.src, ends.dst, body.at, body.context), ends.notes)
+        question = question_of(ends.src, ends.dst, body.at, body.context, conditions=body.conditions)
+        return _Asked(body, question, ends.notes)
 
     def _check_context(self, context: Sequence[MeasurementBody] | None) -> None:
         if context is not None and not context and not self._thread.model.knows_addresses:
@@ -159,7 +160,7 @@ class Endpoints:
         questions = [
             question_of(
                 src, dst, body.at, body.context,
-                ("src" if isinstance(body.src, str) else f"src[{row}]", f"dst[{column}]"),
+                ("src" if isinstance(body.src, str) else f"src[{row}]", f"dst[{column}]"), body.conditions,
             )
             for row, src in enumerate(sources)
             for column, dst in enumerate(candidates)
@@ -186,12 +187,13 @@ class Endpoints:
         fields = ("src", "within")
         ends = await self._names.pair(body.src, body.within, fields)
         assert ends.src is not None
-        question = question_of(ends.src, ends.dst, body.at, body.context, fields)
+        question = question_of(ends.src, ends.dst, body.at, body.context, fields, body.conditions)
 
         def find(model: "Model") -> dict[str, Any]:
             found = model.inverse(
                 question.src, body.low, body.high, _seconds(question), _known(model, question),
                 within=question.dst, count=body.top, bits=body.bits, passes=body.passes,
+                conditions=body.conditions,
             )  # fmt: skip
             return _prefixed(show.inverse_values(found, None, body.high), ends)
 
@@ -213,7 +215,7 @@ class Endpoints:
             known = _known(model, question) if question is not None and body.field == "dst" else None
             found = model.complete(
                 ends.src, ends.dst, at, known, field=body.field, count=body.top, bits=body.bits,
-                version=body.version, passes=body.passes,
+                version=body.version, passes=body.passes, conditions=body.conditions,
             )  # fmt: skip
             return _prefixed(show.completions_values(found), ends)
 

@@ -122,7 +122,7 @@ def _context(text: str | None, src: str) -> Context | None:
     if text is None or not text.strip():
         return None
     columns = _columns(text, src)
-    return Context.of(columns.src, columns.dst, columns.time, columns.rtt)
+    return Context.of_columns(columns)
 
 
 def _columns(text: str, src: str | None) -> Columns:

@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ping_llm.answer.conditions import COLUMNS, LARGEST, Conditions
 from ping_llm.answer.context import Context, Question, as_microseconds, as_prefix
 from ping_llm.answer.results import INVERSE_PASSES, PASSES
 from ping_llm.errors import PingError, UsageError
@@ -36,6 +37,10 @@ _NAMED = Field(
 WholeAddress = Annotated[str, Field(json_schema_extra={"format": "address"})]
 
 
+def _number(what: str, column: str) -> Any:
+    return Field(None, ge=0, le=LARGEST[column], description=what)
+
+
 class MeasurementBody(Body):
     """One measurement, with the names of the measurements table."""
 
@@ -43,6 +48,26 @@ class MeasurementBody(Body):
     rtt: float = Field(description="ms; -1: no reply")
     src_addr: WholeAddress | None = Field(None, description="by default the question's source")
     event_time: Time | None = None
+    size: int | None = _number("bytes of the payload", "size")
+    packet_error_count: int | None = _number("packets that were not answered", "packet_error_count")
+    msm_id: int | None = _number("Atlas measurement", "msm_id")
+    probe_id: int | None = _number("Atlas probe", "probe_id")
+
+
+_CONDITION = ", if the model was trained on it"
+
+
+class ConditionsBody(Body):
+    """What a question may state besides."""
+
+    size: int | None = _number("bytes of the payload" + _CONDITION, "size")
+    errors: int | None = _number("packets that were not answered" + _CONDITION, "packet_error_count")
+    msm_id: int | None = _number("Atlas measurement" + _CONDITION, "msm_id")
+    probe_id: int | None = _number("Atlas probe" + _CONDITION, "probe_id")
+
+    @property
+    def conditions(self) -> Conditions:
+        return Conditions(self.size, self.errors, self.msm_id, self.probe_id)
 
 
 ContextBody = Annotated[
@@ -54,7 +79,7 @@ ContextBody = Annotated[
 ]
 
 
-class RttBody(Body):
+class RttBody(ConditionsBody):
     """How long from a source to a destination?"""
 
     src: Address
@@ -68,7 +93,7 @@ class RttBody(Body):
     )
 
 
-class RankBody(Body):
+class RankBody(ConditionsBody):
     """Which candidate is the fastest for a source, or for several?"""
 
     src: Address | Annotated[list[Address], Field(min_length=1, max_length=LIMITS.items)]
@@ -81,7 +106,7 @@ class RankBody(Body):
     method: str = "stack"
 
 
-class InverseBody(Body):
+class InverseBody(ConditionsBody):
     """Which destinations lie low to high ms away from a source?"""
 
     src: Address
@@ -95,7 +120,7 @@ class InverseBody(Body):
     bits: int | None = Field(None, ge=8, le=128)
 
 
-class CompleteBody(Body):
+class CompleteBody(ConditionsBody):
     """The most probable completions of a partial address."""
 
     src: Address | None = None
@@ -159,7 +184,9 @@ def _refusal(problems: Sequence[Any], kind: type[BaseModel], values: Any) -> Ref
     of_field = [one for one in problems if _path(one, values) == path]
     if of_field[0]["type"] == "extra_forbidden":
         inside = "[" in path or "." in path
-        listed = "" if inside else f"; there are {', '.join(kind.model_fields)}"
+        # What a body inherits, its conditions, comes last.
+        names = sorted(kind.model_fields, key=lambda name: name not in kind.__annotations__)
+        listed = "" if inside else f"; there are {', '.join(names)}"
         return Refused(422, f"there is no such field{listed}", path)
     return Refused(422, sentence(of_field), path)
 
@@ -243,10 +270,11 @@ def question_of(
     at: str | int | float | None,
     context: Sequence[MeasurementBody] | None,
     names: tuple[str, str] = ("src", "dst"),
+    conditions: Conditions | None = None,
 ) -> Question:
     source = within(names[0], as_prefix, src, "source")
     destination = None if dst is None else within(names[1], as_prefix, dst, "destination")
-    question = within(names[1], Question.of, source, destination)
+    question = within(names[1], Question.of, source, destination, conditions=conditions)
     time = None if at is None else within("at", moment, at)
     known = None if context is None else context_of(context, source)
     question = replace(question, time=time, context=known)
@@ -258,7 +286,7 @@ def context_of(measurements: Sequence[MeasurementBody], source: Prefix) -> Conte
     """A context, in the order of its times."""
     default = source.packed if source.is_whole else None
     columns = within("context", columns_of, measurements, default)
-    return Context.of(columns.src, columns.dst, columns.time, columns.rtt)
+    return Context.of_columns(columns)
 
 
 def columns_of(measurements: Sequence[MeasurementBody], source: bytes | None = None) -> Columns:
@@ -276,7 +304,14 @@ def columns_of(measurements: Sequence[MeasurementBody], source: bytes | None = N
             )
         rtts.append(one.rtt)
     ends = np.frombuffer(b"".join(packed), np.uint8).reshape(-1, 2, 16)
-    return Columns(np.array(times, np.int64), ends[:, 0], ends[:, 1], np.array(rtts, np.float64))
+    also = {
+        name: np.array(
+            [-1 if (value := getattr(one, name)) is None else value for one in measurements], np.int64
+        )
+        for name in COLUMNS.values()
+        if any(getattr(one, name) is not None for one in measurements)
+    }
+    return Columns(np.array(times, np.int64), ends[:, 0], ends[:, 1], np.array(rtts, np.float64), **also)
 
 
 def _ends(one: MeasurementBody, source: bytes | None) -> list[bytes]:

@@ -3,7 +3,7 @@
     failed with probability  p(target, its local hour) + p(access)
     else  RTT = shift + jitter
           shift  = great circle × inflation of the AS pair, detour, route of the day
-                   + access delay + target's delay + congestion (access, local time of day)
+                   + access delay (and per byte) + target's delay + congestion (access, local time of day)
           jitter = log-logistic, now and then (spike weight) a heavier one
 
 Log-logistic because it looks like measured jitter (steep start, long tail) and has a closed-form CDF *and*
@@ -15,7 +15,7 @@ the largest RTT in real dumps (302 s).
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,6 +56,7 @@ class Latency(NamedTuple):
     probe_spike_weight: np.ndarray
     probe_spike_scale: np.ndarray
     probe_failure: np.ndarray
+    probe_byte_delay: np.ndarray  # ms that each byte of the payload adds
     target_as: np.ndarray
     target_site: np.ndarray
     target_delay: np.ndarray
@@ -115,13 +116,13 @@ def propagation(world, probe, target, second):
 
 
 @kernel
-def distribution(world, probe, target, second):
+def distribution(world, probe, target, second, size):
     """Parameters of one result: (failure, shift, scale, shape, spike weight, spike scale, spike shape)."""
     path = propagation(world, probe, target, second)
     hour = second / 3_600 + world.site_longitude[world.probe_site[probe]] / 15.0
     busy = math.exp(2.0 * (math.cos((hour - PEAK_HOUR) * (2 * math.pi / 24)) - 1.0))
     shift = path + world.probe_delay[probe] + world.target_delay[target]
-    shift += world.probe_congestion[probe] * busy
+    shift += world.probe_congestion[probe] * busy + world.probe_byte_delay[probe] * size
     # A longer path crosses more queues.
     scale = (world.probe_jitter[probe] + 0.002 * path) * (1.0 + busy)
     spike_weight = world.probe_spike_weight[probe] * (1.0 + busy)
@@ -133,12 +134,12 @@ def distribution(world, probe, target, second):
 
 
 @kernel
-def distributions(world, probe, target, second, parameters):
+def distributions(world, probe, target, second, size, parameters):
     """The parameters of many results, into float64 [n, 7]."""
     for index in range(len(second)):
         row = parameters[index]
         row[0], row[1], row[2], row[3], row[4], row[5], row[6] = distribution(
-            world, probe[index], target[index], second[index]
+            world, probe[index], target[index], second[index], size[index]
         )
 
 
@@ -155,12 +156,12 @@ def log_logistic_inverse(p, scale, shape):
 
 
 @kernel
-def draw(world, start, probes, slots, rounds, times, targets, rtt, errors):
+def draw(world, start, probes, slots, rounds, times, targets, sizes, rtt, errors):
     """Results of measurements. The stored RTT is rounded *down* to a whole µs: it keeps its millisecond."""
     for index in range(len(probes)):
         probe, slot, round_ = probes[index], slots[index], rounds[index]
         failure, shift, scale, shape, spike_weight, spike_scale, spike_shape = distribution(
-            world, probe, targets[index], start + times[index]
+            world, probe, targets[index], start + times[index], sizes[index]
         )
         if uniform_at(world.failure_key, slot, round_) < failure:
             rtt[index] = -1.0
@@ -203,12 +204,12 @@ class Truth:
     parameters: np.ndarray  # float64 [n, 7] in the order of latency.distribution
 
     @classmethod
-    def of(cls, latency: Latency, probe: np.ndarray, target: np.ndarray, second: np.ndarray) -> "Truth":
-        probe, target, second = np.broadcast_arrays(probe, target, second)
-        parameters = np.empty((len(second), 7))
-        distributions(
-            latency, probe.astype(np.int64), target.astype(np.int64), second.astype(np.int64), parameters
-        )
+    def of(
+        cls, latency: Latency, probe: np.ndarray, target: np.ndarray, second: np.ndarray, size: Any = 0
+    ) -> "Truth":
+        given = [array.astype(np.int64) for array in np.broadcast_arrays(probe, target, second, size)]
+        parameters = np.empty((len(given[0]), 7))
+        distributions(latency, *given, parameters)
         return cls(parameters)
 
     def __len__(self) -> int:

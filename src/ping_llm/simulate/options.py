@@ -39,6 +39,8 @@ class WorldOptions:
       changed_share: share of routes that are not the usual one of their pair.
       width: a probe with c measurements has about width · √c targets.
       jitter, congestion: factors on those of the access links.
+      size_delay: factor on the time that a byte takes on the access links. Above 0, each measurement has a
+        size of its own, and its RTT grows with it.
     """
 
     measurements: int = 1_000_000
@@ -56,6 +58,7 @@ class WorldOptions:
     width: float = 0.8
     jitter: float = 1.0
     congestion: float = 1.0
+    size_delay: float = 0.0
 
     def resolved(self) -> "WorldOptions":
         """The same options with every size a number. Raises UsageError for what cannot be simulated."""
@@ -85,6 +88,8 @@ class WorldOptions:
         for name in ("width", "jitter", "congestion"):
             if not 0 < getattr(self, name) <= 100:
                 raise UsageError(f"{name} is a number above 0 and at most 100, not {getattr(self, name)}.")
+        if not 0 <= self.size_delay <= 1000:
+            raise UsageError(f"--size-delay is a number from 0 to 1000, not {self.size_delay}.")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed is a number from 0 to 2^63 - 1, not {self.seed}.")
         resolved = replace(self, probes=probes, targets=targets, days=days, ases=ases)
@@ -106,7 +111,10 @@ class WorldOptions:
         return int(datetime(first.year, first.month, first.day, tzinfo=UTC).timestamp())
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        values = asdict(self)
+        if not self.size_delay:
+            del values["size_delay"]  # as before it was known
+        return values
 
 
 def default_probes(measurements: int) -> int:
@@ -157,6 +165,7 @@ class Stream(IntEnum):
     TARGET_RANK = 30
     ANYCAST = 31
     WORLD = 32
+    SIZE = 33
 
 
 def stream_key(seed: int, stream: Stream) -> np.uint64:

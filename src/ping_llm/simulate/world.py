@@ -43,13 +43,14 @@ class Access:
     spike_weight: float
     spike_scale: float
     failure: float  # relative: the whole is scaled to the wanted share
+    mbit: float  # per second, up and down: what a packet's size costs, where `size_delay` says that it does
 
 
 ACCESSES = {
-    "fibre": Access(0.46, (1, 5), 1.0, 0.4, 3.5, 0.010, 10, 1.0),
-    "dsl": Access(0.36, (7, 22), 4.0, 1.1, 3.0, 0.020, 15, 1.5),
-    "mobile": Access(0.14, (20, 45), 8.0, 4.0, 2.5, 0.040, 40, 5.0),
-    "satellite": Access(0.04, (28, 55), 6.0, 6.0, 2.5, 0.050, 50, 5.0),
+    "fibre": Access(0.46, (1, 5), 1.0, 0.4, 3.5, 0.010, 10, 1.0, 100),
+    "dsl": Access(0.36, (7, 22), 4.0, 1.1, 3.0, 0.020, 15, 1.5, 8),
+    "mobile": Access(0.14, (20, 45), 8.0, 4.0, 2.5, 0.040, 40, 5.0, 10),
+    "satellite": Access(0.04, (28, 55), 6.0, 6.0, 2.5, 0.050, 50, 5.0, 20),
 }
 
 #: Probes that have the access type that is usual in their AS.
@@ -118,16 +119,26 @@ class World:
         both = [self._packed(rows, np.full(self.targets, ipv6), server=True) for ipv6 in (False, True)]
         return np.stack(both, axis=1).reshape(-1, 16)
 
-    def truth(self, src: Any, dst: Any, time: Any) -> Truth:
+    def truth(self, src: Any, dst: Any, time: Any, size: Any = None) -> Truth:
         """The exact distributions of results from sources to destinations at times.
 
         Args:
           src, dst: texts (list, Arrow array) or packed uint8 [n, 16].
           time: Arrow timestamps, datetime64, datetimes, or integers in µs since 1970 as in the table.
+          size: bytes of the payload; needed where the world's RTTs depend on it (`size_delay`).
         """
+        if size is None and self.options.size_delay > 0:
+            raise PingError("The RTTs of this world depend on the size of the packets: give the sizes.")
+        sizes = np.asarray(0 if size is None else size, np.int64)
         probe = _positions(self.sources, src, "source", "probe")
         target = _positions(self.destinations, dst, "destination", "target") // 2
-        return Truth.of(self.latency, probe, target, _seconds(time))
+        return Truth.of(self.latency, probe, target, _seconds(time), sizes)
+
+    def sizes_of(self, slots: np.ndarray, rounds: np.ndarray, endpoint: np.ndarray) -> np.ndarray:
+        """int64 [n]: the payload of measurements: their own, or that of their target."""
+        if self.options.size_delay == 0:
+            return self.sizes[endpoint]
+        return _sizes(uniform(self.options.seed, Stream.SIZE, slots, rounds))
 
     def _packed(self, rows: slice, ipv6: np.ndarray, server: bool) -> np.ndarray:
         return packed_addresses(self.options.seed, self.ases, self.hosts, self.sites, rows, ipv6, server)
@@ -167,7 +178,7 @@ def _build(options: WorldOptions) -> World:
     access = _choose_access(seed, ases, hosts, probes)
     column = {
         name: np.array([getattr(kind, name) for kind in ACCESSES.values()], np.float32)[access]
-        for name in ("congestion", "jitter", "shape", "spike_weight", "spike_scale", "failure")
+        for name in ("congestion", "jitter", "shape", "spike_weight", "spike_scale", "failure", "mbit")
     }
     probe_failure = column["failure"] * np.float32(
         ACCESS_FAILURE_SHARE
@@ -191,6 +202,8 @@ def _build(options: WorldOptions) -> World:
         probe_spike_weight=column["spike_weight"],
         probe_spike_scale=column["spike_scale"],
         probe_failure=probe_failure,
+        # There and back, 8 bits per byte.
+        probe_byte_delay=np.float32(options.size_delay * 2 * 8 / 1_000) / column["mbit"],
         target_as=hosts.as_index[probes:],
         target_site=target_site,
         target_delay=(0.2 + 1.3 * uniform(seed, Stream.TARGET_DELAY, target_ids)).astype(np.float32),
@@ -224,8 +237,12 @@ def _build(options: WorldOptions) -> World:
         access=access,
         source_is_ipv6=_choose_versions(schedule.measurements, options.ipv6_share),
         per_hour=per_hour,
-        sizes=SIZES[np.searchsorted(SIZE_SHARES, size_draw)],
+        sizes=_sizes(size_draw),
     )
+
+
+def _sizes(drawn: np.ndarray) -> np.ndarray:
+    return SIZES[np.searchsorted(SIZE_SHARES, drawn)]
 
 
 def _choose_access(seed: int, ases: Ases, hosts: Hosts, probes: int) -> np.ndarray:

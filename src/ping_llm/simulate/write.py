@@ -110,9 +110,10 @@ class _Tables:
         assert filled == size, f"{filled} measurements in seconds {begin} to {end}, {size} expected"
         # Results are drawn before sorting: by probe, its tables stay in the cache.
         targets = world.schedule.target[slots].astype(np.int64)
+        sizes = world.sizes_of(slots, rounds, 2 * targets + world.source_is_ipv6[probes])
         rtt = np.empty(size)
         errors = np.empty(size, np.int64)
-        draw(world.latency, start, probes, slots, rounds, times, targets, rtt, errors)
+        draw(world.latency, start, probes, slots, rounds, times, targets, sizes, rtt, errors)
         order = np.empty(size, np.int64)
         order_by_time(times, begin, end, order)
         probes, targets, times = probes[order], targets[order], times[order]
@@ -125,7 +126,7 @@ class _Tables:
             pa.array(np.where(ipv6, 6, 4).astype(np.uint8)),
             pa.array(rtt[order]),
             pa.array(FIRST_MSM_ID + endpoint),
-            pa.array(world.sizes[endpoint]),
+            pa.array(sizes[order]),
             pa.array(errors[order]),
             pa.array(probes + 1),
         ]

@@ -23,10 +23,13 @@ from ping_llm.tokens.rtt import (
 from ping_llm.tokens.vocab import (
     BYTE0,
     ERRORS,
+    EXTRA,
+    EXTRA_PROBE_ID,
     FAILED,
     LARGEST_DELTA1,
     LARGEST_DELTA4,
     LARGEST_ERRORS,
+    LARGEST_PROBE_ID,
     LARGEST_SIZE,
     MSM_ID,
     PREFIX_END,
@@ -239,3 +242,18 @@ def put_msm_id(out, position, msm_id):
 @kernel
 def msm_id_length(msm_id):
     return 0 if msm_id < 0 else 9
+
+
+@kernel
+def put_probe_id(out, position, probe_id):
+    """Nothing if the id is unknown (-1) or larger than four bytes hold: Atlas has fewer probes."""
+    if probe_id < 0 or probe_id > LARGEST_PROBE_ID:
+        return position
+    out[position] = EXTRA
+    out[position + 1] = BYTE0 + EXTRA_PROBE_ID
+    return put_number(out, position + 2, probe_id, 4)
+
+
+@kernel
+def probe_id_length(probe_id):
+    return 0 if probe_id < 0 or probe_id > LARGEST_PROBE_ID else 6

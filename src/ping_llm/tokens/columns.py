@@ -1,6 +1,6 @@
 """Measurements as columns → tokens, compiled: what the reference does, many at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +14,12 @@ from ping_llm.tokens.vocab import (
     DEFAULT_FIELDS,
     DST_IPV4,
     DST_IPV6,
+    LARGEST_PROBE_ID,
     LARGEST_SECONDS,
     LARGEST_SIZE,
     LEAST_FIELDS,
     MEASUREMENT,
+    OPTIONAL,
     SRC_IPV4,
     SRC_IPV6,
     Field,
@@ -29,7 +31,7 @@ NO_FIELD = 255
 #: `src_known` or `dst_known` of an address that a decoded context never stated.
 NOT_STATED = -1
 
-_SRC, _DST, _TIME, _RESULT, _SIZE, _ERRORS, _MSM_ID = (int(field) for field in Field)
+_SRC, _DST, _TIME, _RESULT, _SIZE, _ERRORS, _MSM_ID, _PROBE_ID = (int(field) for field in Field)
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,14 @@ class StatementColumns:
     """n statements of one or many contexts, column by column. Unknown numbers are -1, an unknown rtt is NaN.
 
     Attributes:
-      order: uint8 [n, 7]: the fields to state, in order, then NO_FIELD. Unknown SIZE, ERRORS and MSM_ID
-        are left out of the tokens.
+      order: uint8 [n, 8]: the fields to state, in order, then NO_FIELD. Unknown optional ones are left out of
+        the tokens, and so is a probe id of more than four bytes.
       first: bool [n]: begins a context, in which nothing is inherited yet.
       src, dst: uint8 [n, 16], packed.
       src_known, dst_known: int8 [n]: 0 for a whole address, otherwise the bytes of its prefix.
       seconds: int64 [n] since 1970.
       rtt: float64 [n] in ms, -1 for no reply.
-      size, errors, msm_id: int64 [n].
+      size, errors, msm_id, probe_id: int64 [n].
     """
 
     order: np.ndarray
@@ -58,6 +60,7 @@ class StatementColumns:
     size: np.ndarray
     errors: np.ndarray
     msm_id: np.ndarray
+    probe_id: np.ndarray
 
     def __len__(self) -> int:
         return len(self.rtt)
@@ -77,7 +80,23 @@ class StatementColumns:
             size=np.full(count, -1, np.int64),
             errors=np.full(count, -1, np.int64),
             msm_id=np.full(count, -1, np.int64),
+            probe_id=np.full(count, -1, np.int64),
         )
+
+    def state(self, optional: Collection[str] = (), timed: bool = True) -> None:
+        """Fill `order` in as questions do: source (once per context), destination, time, optional, result.
+
+        Args:
+          optional: names of the optional fields to state where they are known.
+          timed: whether to state times where they are known.
+        """
+        further = [field for name, field in OPTIONAL.items() if name in optional]
+        for first in (True, False):
+            for has_time in (True, False):
+                rows = (self.first == first) & ((self.seconds >= 0) == has_time)
+                order = [Field.SRC] * first + [Field.DST] + [Field.TIME] * (has_time and timed)
+                order += [*further, Field.RESULT]
+                self.order[rows, : len(order)] = order
 
     @classmethod
     def from_contexts(cls, contexts: Sequence[Sequence[Statement]]) -> "StatementColumns":
@@ -101,6 +120,7 @@ class StatementColumns:
                     (statement.size, columns.size),
                     (statement.errors, columns.errors),
                     (statement.msm_id, columns.msm_id),
+                    (statement.probe_id, columns.probe_id),
                 ):
                     if value is not None:
                         column[row] = value
@@ -123,7 +143,7 @@ def encode_columns(
     _check(columns)
     c = columns
     addresses = (c.src, c.src_known, c.dst, c.dst_known)
-    numbers = (c.seconds, c.rtt, c.size, c.errors, c.msm_id)
+    numbers = (c.seconds, c.rtt, c.size, c.errors, c.msm_id, c.probe_id)
     offsets = np.zeros(len(c) + 1, np.int64)
     _measure(offsets, c.order, c.first, *addresses, *numbers, encoding.id)
     np.cumsum(offsets, out=offsets)
@@ -141,6 +161,7 @@ def columns_of(
     size: np.ndarray | None = None,
     errors: np.ndarray | None = None,
     msm_id: np.ndarray | None = None,
+    probe_id: np.ndarray | None = None,
     first: np.ndarray | None = None,
     order: Sequence[Field] = DEFAULT_FIELDS,
 ) -> StatementColumns:
@@ -158,7 +179,10 @@ def columns_of(
     columns.src_known[:] = columns.dst_known[:] = 0
     columns.seconds[:] = np.asarray(time, np.int64) // 1_000_000
     columns.rtt[:] = rtt
-    for column, values in ((columns.size, size), (columns.errors, errors), (columns.msm_id, msm_id)):
+    given = (
+        (columns.size, size), (columns.errors, errors), (columns.msm_id, msm_id), (columns.probe_id, probe_id)
+    )  # fmt: skip
+    for column, values in given:
         if values is not None:
             column[:] = values
     return columns
@@ -193,15 +217,18 @@ def _check(c: StatementColumns) -> None:
     refuse((c.size < -1) | (c.size > LARGEST_SIZE), "a size of {} bytes is outside 0 to 65535", c.size)
     refuse(c.errors < -1, "a count of {} packet errors is negative", c.errors)
     refuse(c.msm_id < -1, "a measurement id of {} is negative", c.msm_id)
-    for values, field in ((c.size, Field.SIZE), (c.errors, Field.ERRORS), (c.msm_id, Field.MSM_ID)):
-        stated[values < 0, field] = 0
+    refuse(c.probe_id < -1, "a probe id of {} is negative", c.probe_id)
+    for name, field in OPTIONAL.items():
+        stated[getattr(c, name) < 0, field] = 0
+    stated[c.probe_id > LARGEST_PROBE_ID, Field.PROBE_ID] = 0
     refuse(stated.sum(axis=1) < LEAST_FIELDS, "it states fewer than two fields")
 
 
 @kernel
 def _measure(
-    lengths, order, first, src, src_known, dst, dst_known, seconds, rtt, size, errors, msm_id, encoding_id
-):
+    lengths, order, first, src, src_known, dst, dst_known, seconds, rtt, size, errors, msm_id, probe_id,
+    encoding_id,
+):  # fmt: skip
     previous = np.int64(-1)
     for row in range(len(rtt)):
         if first[row]:
@@ -223,6 +250,8 @@ def _measure(
                 length += codec.errors_length(errors[row])
             elif field == _MSM_ID:
                 length += codec.msm_id_length(msm_id[row])
+            elif field == _PROBE_ID:
+                length += codec.probe_id_length(probe_id[row])
         lengths[row + 1] = length
 
 
@@ -241,6 +270,7 @@ def _write(
     size,
     errors,
     msm_id,
+    probe_id,
     encoding_id,
     clip_limit_ms,
 ):
@@ -267,5 +297,7 @@ def _write(
                 position = codec.put_errors(out, position, errors[row])
             elif field == _MSM_ID:
                 position = codec.put_msm_id(out, position, msm_id[row])
+            elif field == _PROBE_ID:
+                position = codec.put_probe_id(out, position, probe_id[row])
         if position != offsets[row + 1]:
             raise AssertionError("a length function and its put function disagree")

@@ -68,6 +68,8 @@ class Grammar:
             mask[vocab.PREFIX_END] = len(self._written) > 0
             if self._role in (vocab.SRC_IPV6, vocab.DST_IPV6) and self._written == MAPPED_PREFIX[:-1]:
                 mask[BYTE0 + MAPPED_PREFIX[-1]] = False
+        elif self._role == vocab.EXTRA and not self._written:
+            mask[BYTE0 + vocab.EXTRA_PROBE_ID] = True
         else:
             count, largest = self._number()
             missing = count - len(self._written) - 1
@@ -115,6 +117,7 @@ class Grammar:
             vocab.SIZE: (2, vocab.LARGEST_SIZE),
             vocab.ERRORS: (1, vocab.LARGEST_ERRORS),
             vocab.MSM_ID: (8, vocab.LARGEST_MSM_ID),
+            vocab.EXTRA: (5, (vocab.EXTRA_PROBE_ID << 32) + vocab.LARGEST_PROBE_ID),
         }[self._role]
 
     def _end_field(self) -> "Grammar":

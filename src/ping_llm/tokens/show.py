@@ -67,6 +67,7 @@ class Shown:
                 "size": s.size,
                 "packet_error_count": s.errors,
                 "msm_id": s.msm_id,
+                "probe_id": s.probe_id,
             },
             "ids": self.ids,
             "fields": [
@@ -129,6 +130,8 @@ def _meaning(part: Sequence[int], decoded: Statement, previous: int | None, enco
             return f"{decoded.size:,} bytes"
         case vocab.ERRORS:
             return f"{decoded.errors} packet errors" + (" or more" if decoded.errors == 255 else "")
+        case vocab.EXTRA:
+            return f"probe {decoded.probe_id}"
         case _:
             return f"measurement {decoded.msm_id}"
 
@@ -208,6 +211,7 @@ def _statement(values: dict[str, Any], order: tuple[Field, ...], path: Path, row
             size=_known(values.get("size")),
             errors=_known(values.get("packet_error_count")),
             msm_id=_known(values.get("msm_id")),
+            probe_id=_known(values.get("probe_id")),
         )
         check(statement)
     except (EncodeError, ValueError, TypeError) as error:
@@ -260,11 +264,12 @@ def examples() -> list[tuple[str, list[Statement]]]:
             "the optional fields; 255 errors are 255 or more",
             [
                 _state(
-                    (_SRC, _DST, _RESULT, Field.SIZE, Field.ERRORS, Field.MSM_ID),
+                    (_SRC, _DST, _RESULT, Field.SIZE, Field.ERRORS, Field.MSM_ID, Field.PROBE_ID),
                     *(probe, target, _NOON, -1.0),
                     size=1000,
                     errors=300,
                     msm_id=1001,
+                    probe_id=6012,
                 )
             ],
         ),

@@ -11,6 +11,7 @@ from ping_llm.measurements.schema import NO_REPLY, Measurement
 from ping_llm.tokens.vocab import (
     DEFAULT_FIELDS,
     LARGEST_MSM_ID,
+    LARGEST_PROBE_ID,
     LARGEST_SECONDS,
     LARGEST_SIZE,
     LEAST_FIELDS,
@@ -38,9 +39,11 @@ class Statement:
     size: int | None = None
     errors: int | None = None
     msm_id: int | None = None
+    probe_id: int | None = None
 
     def value(self, field: Field) -> Prefix | int | float | None:
-        return (self.src, self.dst, self.seconds, self.rtt, self.size, self.errors, self.msm_id)[field]
+        usual = (self.src, self.dst, self.seconds, self.rtt)
+        return (*usual, self.size, self.errors, self.msm_id, self.probe_id)[field]
 
 
 def whole(packed: bytes) -> Prefix:
@@ -74,11 +77,12 @@ def state(measurement: Measurement, order: Sequence[Field] = DEFAULT_FIELDS) -> 
         size=measurement.size,
         errors=measurement.packet_error_count,
         msm_id=measurement.msm_id,
+        probe_id=measurement.probe_id,
     )
 
 
 def check(statement: Statement) -> tuple[Field, ...]:
-    """The fields to write, in order: unknown SIZE, ERRORS and MSM_ID are left out.
+    """The fields to write, in order: unknown optional ones are left out.
 
     Raises:
       EncodeError: something in the statement has no tokens.
@@ -97,6 +101,8 @@ def check(statement: Statement) -> tuple[Field, ...]:
         raise EncodeError(f"a count of {s.errors} packet errors is negative")
     if s.msm_id is not None and not 0 <= s.msm_id <= LARGEST_MSM_ID:
         raise EncodeError(f"a measurement id of {s.msm_id} is outside 0 to 2^63 - 1")
+    if s.probe_id is not None and not 0 <= s.probe_id <= LARGEST_PROBE_ID:
+        raise EncodeError(f"a probe id of {s.probe_id} is outside 0 to {LARGEST_PROBE_ID}")
     if len(set(s.order)) != len(s.order):
         raise EncodeError("a measurement states each field at most once")
     for field in s.order:

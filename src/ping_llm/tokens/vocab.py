@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-#: Version of vocabulary, grammar and encodings together, as docs/formats.md specifies them.
-TOKENS_FORMAT = 1
+#: Versions of vocabulary, grammar and encodings together, as docs/formats.md specifies them: the second has
+#: EXTRA, and is stated only where a field needs it.
+TOKENS_FORMAT, EXTRA_FORMAT = 1, 2
 
 PAD = 0
 MEASUREMENT = 1
@@ -27,7 +28,7 @@ PREFIX_END = 11
 SIZE = 12
 ERRORS = 13
 MSM_ID = 14
-THROUGHPUT = 15  # reserved: no measurement has it yet
+EXTRA = 15  # the byte after it says which further field follows
 
 BYTE0 = 16
 VOCABULARY_SIZE = BYTE0 + 256
@@ -48,7 +49,7 @@ ROLE_NAMES = (
     "SIZE",
     "ERRORS",
     "MSM_ID",
-    "THROUGHPUT",
+    "EXTRA",
 )
 
 #: TIME_ABS has eight bytes, but no time may leave Arrow's timestamp[us]: this is its last whole second.
@@ -58,6 +59,10 @@ LARGEST_DELTA4 = 2**32 - 1
 LARGEST_SIZE = 65_535
 LARGEST_ERRORS = 255
 LARGEST_MSM_ID = 2**63 - 1
+LARGEST_PROBE_ID = 2**32 - 1
+
+#: The byte after EXTRA; the others are reserved, 2 for throughput.
+EXTRA_PROBE_ID = 1
 
 
 class Field(IntEnum):
@@ -70,6 +75,7 @@ class Field(IntEnum):
     SIZE = 4
     ERRORS = 5
     MSM_ID = 6
+    PROBE_ID = 7
 
 
 #: The role tokens that can begin each field: alternatives of each other.
@@ -81,9 +87,14 @@ ROLES: dict[Field, tuple[int, ...]] = {
     Field.SIZE: (SIZE,),
     Field.ERRORS: (ERRORS,),
     Field.MSM_ID: (MSM_ID,),
+    Field.PROBE_ID: (EXTRA,),
 }
 
-#: The field that each role token begins. PAD, MEASUREMENT, PREFIX_END and THROUGHPUT begin none.
+#: Optional fields by the names of `ContextOptions.fields`, in the order of stating, and the tokens of each.
+OPTIONAL = {"size": Field.SIZE, "errors": Field.ERRORS, "msm_id": Field.MSM_ID, "probe_id": Field.PROBE_ID}
+OPTIONAL_LENGTHS = {"size": 3, "errors": 2, "msm_id": 9, "probe_id": 6}
+
+#: The field that each role token begins. PAD, MEASUREMENT and PREFIX_END begin none.
 FIELD_OF_ROLE: dict[int, Field] = {role: field for field, roles in ROLES.items() for role in roles}
 
 #: Default fields of a context.

@@ -22,7 +22,7 @@ import numpy as np
 from ping_llm.tokens import vocab
 from ping_llm.tokens.vocab import Field
 
-NAMES = ("order", "source", "destination", "rtt", "time", "size", "errors", "msm_id")
+NAMES = ("order", "source", "destination", "rtt", "time", "size", "errors", "msm_id", "probe_id")
 ROLES = vocab.BYTE0
 
 _FIELDS = {
@@ -33,6 +33,7 @@ _FIELDS = {
     "size": Field.SIZE,
     "errors": Field.ERRORS,
     "msm_id": Field.MSM_ID,
+    "probe_id": Field.PROBE_ID,
 }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from ping_llm.answer.context import Context, Prompt, Question
+from ping_llm.answer.context import Context, Question
 from ping_llm.answer.crossed import (
     Crossed,
     CrossedQuestion,
@@ -22,6 +22,7 @@ from ping_llm.answer.grid import GRID, capped
 from ping_llm.answer.methods.base import Method
 from ping_llm.answer.network import LOOK_BACK, averaged, end
 from ping_llm.answer.past import relevance
+from ping_llm.answer.prompts import Prompt
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History

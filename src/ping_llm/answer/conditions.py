@@ -1,0 +1,80 @@
+"""What a question may state besides its ends and its time: the size of the packets, their errors, Atlas ids.
+
+A network that was trained on such a field (`network_fields`) reads it before the RTT, in the question and in
+the measurements of its context. The simple methods know none of them.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from ping_llm.errors import UsageError
+from ping_llm.measurements.schema import MAX_PACKET_ERRORS
+from ping_llm.tokens.vocab import LARGEST_MSM_ID, LARGEST_PROBE_ID, LARGEST_SIZE
+
+#: The column of the measurements table that holds each.
+COLUMNS = {"size": "size", "errors": "packet_error_count", "msm_id": "msm_id", "probe_id": "probe_id"}
+#: The largest value of each of these columns.
+LARGEST = {
+    "size": LARGEST_SIZE,
+    "packet_error_count": MAX_PACKET_ERRORS,
+    "msm_id": LARGEST_MSM_ID,
+    "probe_id": LARGEST_PROBE_ID,
+}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a question states of its packets; None: nothing.
+
+    Attributes:
+      size: bytes of the payload.
+      errors: packets that were sent and not answered.
+      msm_id, probe_id: Atlas measurement and probe.
+    """
+
+    size: int | None = None
+    errors: int | None = None
+    msm_id: int | None = None
+    probe_id: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.stated.items():
+            largest = LARGEST[COLUMNS[name]]
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
+                raise UsageError(f"{name} must be a whole number from 0 to {largest}, not {value!r}")
+
+    def __bool__(self) -> bool:
+        return bool(self.stated)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.stated.items())
+
+    @property
+    def stated(self) -> dict[str, int]:
+        """Names and values of those that are stated, in the order of stating."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+    @classmethod
+    def of(cls, given: "Conditions | Mapping[str, Any] | None") -> "Conditions":
+        """From names and values; UsageError where a name is none of a condition."""
+        if given is None or isinstance(given, Conditions):
+            return given or cls()
+        for name in given:
+            if name not in COLUMNS:
+                raise UsageError(f"a question has no condition {name!r}: it may state {', '.join(COLUMNS)}")
+        return cls(**given)
+
+    def only(self, known: Collection[str]) -> Self:
+        """Those of these names."""
+        return type(self)(**{name: value for name, value in self.stated.items() if name in known})
+
+
+NO_CONDITIONS = Conditions()
+#: What a user may give in their place.
+Given = Conditions | Mapping[str, int] | None
+
+
+def unused(several: Collection[Conditions], known: Collection[str]) -> list[str]:
+    """Names that are stated but not known."""
+    return [name for name in COLUMNS if name not in known and any(name in one.stated for one in several)]
