@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ping_llm.errors import PingError
+from ping_llm.extras import need
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.write import simulate
@@ -29,16 +30,20 @@ class ScoreBench:
       run: a run; `base` answers from the measurements themselves.
       data: measurements; None: a simulated world of `measurements`.
       processes: of the second turn.
+      spark: whether to score with as many workers of Spark on this machine too.
     """
 
     run: str = "base"
     data: Path | None = None
     measurements: int = 4000
     processes: int = 2
+    spark: bool = False
 
 
 def measure(bench: ScoreBench) -> dict[str, Any]:
     """Measurements per second by turn, and what a billion would take at the rate of one core."""
+    if bench.spark:
+        need("spark")
     with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as name:
         folder = Path(name)
         data = bench.data
@@ -51,6 +56,7 @@ def measure(bench: ScoreBench) -> dict[str, Any]:
             processes: _turn(bench.run, data, count, folder / f"turn-{processes}", processes)
             for processes in (1, bench.processes)
         }
+        spark = _on_spark(bench, data, count, folder / "spark") if bench.spark else {}
     one, several = turns[1], turns[bench.processes]
     return {
         "run": bench.run,
@@ -60,6 +66,7 @@ def measure(bench: ScoreBench) -> dict[str, Any]:
         f"{bench.processes}_processes_per_s": several["per_s"],
         f"{bench.processes}_processes_per_cpu_s": several["per_cpu_s"],
         "scaling": round(several["per_s"] / one["per_s"], 2),
+        **spark,
         "start_s": one["start_s"],
         "peak_rss_mb": max(one["peak_rss_mb"], several["peak_rss_mb"]),
         "core_hours_per_billion": round(1e9 / one["per_cpu_s"] / 3600, 1),
@@ -91,6 +98,20 @@ def _turn(run: str, data: Path, count: int, out: Path, processes: int) -> dict[s
         "start_s": round(max(one["start_s"] for one in made), 1),
         "peak_rss_mb": max(one["peak_rss_mb"] for one in made),
     }
+
+
+def _on_spark(bench: ScoreBench, data: Path, count: int, out: Path) -> dict[str, float]:
+    """The whole command: Spark's start, and loading and compiling the model in each worker, included."""
+    words = ["query", "score", bench.run, data, "--out", out, "--engine", "spark"]
+    program = [sys.executable, "-c", "from ping_llm.cli import main; main()", *map(str, words)]
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [*program, "--spark-master", f"local[{bench.processes}]"], stdout=subprocess.DEVNULL
+    )
+    if done.returncode:
+        raise PingError("the turn on Spark failed; see above")
+    seconds = time.perf_counter() - begin
+    return {"spark_s": round(seconds, 1), "spark_per_s": round(count / seconds, 2)}
 
 
 def _task(run: str, data: str, out: str, core: str, task: str, tasks: str) -> None:

@@ -233,13 +233,14 @@ def score(
     data: Path | None = typer.Option(None, "--data", help="Folder of measurements.  [default: simulated]"),
     measurements: int = typer.Option(4_000, help="Measurements to simulate, where --data is not given."),
     processes: int = typer.Option(2, min=2, help="Processes of the second turn, each on a core of its own."),
+    spark: bool = typer.Option(False, "--spark", help="Score by as many workers of Spark too."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Measure `query score --out`: measurements per second on one core, and by several processes."""
     from ping_llm.bench.score import ScoreBench, measure
     from ping_llm.tables import print_json, table
 
-    figures = measure(ScoreBench(run, data, measurements, processes))
+    figures = measure(ScoreBench(run, data, measurements, processes, spark))
     if as_json:
         print_json(figures)
     else:
