@@ -14,7 +14,7 @@ from ping_llm.errors import UsageError
 
 
 def answer(distribution: RttDistribution) -> SimpleNamespace:
-    return SimpleNamespace(distribution=distribution)
+    return SimpleNamespace(distribution=distribution, knows_source=True, knows_destination=True)
 
 
 def gamma(random, failure=None, edges=None) -> RttDistribution:
@@ -93,5 +93,5 @@ def test_certain_candidates():
 def test_what_cannot_be_ranked_is_refused():
     with pytest.raises(UsageError, match="at least one candidate"):
         rank([[]], [])
-    with pytest.raises(UsageError, match="above 0 ms"):
+    with pytest.raises(UsageError, match="a number of ms above 0"):
         rank([[answer(gamma(np.random.default_rng(0)))]], ["a"], timeout_ms=0)

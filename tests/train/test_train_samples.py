@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from small_training import SMALL
 
-from ping_llm.answer.context import Prompt
 from ping_llm.answer.model import Model
+from ping_llm.answer.prompts import Prompt
 from ping_llm.contexts.batches import Batches
 from ping_llm.errors import UsageError
 from ping_llm.tokens import vocab
