@@ -3,7 +3,7 @@
 The folder is a Hugging Face Llama folder; neither MaxText nor Orbax is needed to load it.
 """
 
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from ping_llm.files import read_object, read_yaml, whole_file, write_bytes, writ
 from ping_llm.locks import only_writer
 from ping_llm.model import checkpoint, weights
 from ping_llm.model.config import ModelConfig
+from ping_llm.model.packaged import ERRORS, RECIPE
 from ping_llm.tokens.vocab import EXTRA_FORMAT, OPTIONAL, VOCABULARY_SIZE
 
 WEIGHTS, CONFIG, TOKENS, RUN, STACK = "model.safetensors", "config.json", "tokens.json", "run.json", "stack"
@@ -60,8 +61,14 @@ def export(source: Path | str, out: Path | str, *, tokens: dict[str, Any] | None
         by default it is taken from the run's run.json.
     """
     model = read(source, prefer_checkpoint=True)
+    recipe = (Path(source) / RECIPE).is_file()
+    if recipe:
+        model = replace(model, stack=None)  # its methods are of the data that stay behind
     with only_writer(Path(out), "export"):
-        return _write_all(model, model.tokens | (tokens or {}), Path(out))
+        written = _write_all(model, model.tokens | (tokens or {}), Path(out))
+        for name in (ERRORS, RECIPE) if recipe else ():
+            write_bytes(written / name, (Path(source) / name).read_bytes())
+    return written
 
 
 def _write_all(model: "Exported", tokens: dict[str, Any], out: Path) -> Path:
