@@ -5,7 +5,6 @@ import shlex
 import sys
 
 import numpy as np
-import pyarrow.csv as pa_csv
 import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
@@ -27,8 +26,6 @@ from ping_llm.fit.screen import summary_text
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.measurements.parquet import read_measurements
-from ping_llm.simulate.options import WorldOptions
-from ping_llm.simulate.write import simulate
 from ping_llm.splits.holdout import SplitOptions, is_timeless, split
 from ping_llm.splits.questions import questions_of
 
@@ -44,15 +41,6 @@ OPTIONS = FitOptions(
     context_queries=4,
     baselines=("global", "by destination", "pair recent", "pair last"),
 )
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("world")
-    simulate(folder, WorldOptions(measurements=4000, probes=16, targets=10, days=4, seed=5))
-    path = folder / "pings.csv"
-    pa_csv.write_csv(read_measurements(folder).to_arrow(), path)
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -93,15 +93,15 @@ class Named:
 
 
 @dataclass(frozen=True)
-class QuestionEnds:
+class QuestionEnds[Address]:
     """Source and destination of a question, without names.
 
     Attributes:
       notes: what the names stand for.
     """
 
-    src: Prefix | None
-    dst: Prefix | None
+    src: Address | None
+    dst: Address | None
     notes: tuple[str, ...] = ()
 
 
@@ -275,7 +275,7 @@ class Names:
         src: str | Prefix | None,
         dst: str | Prefix | None,
         attempt: Attempt = lambda end, place, find: find(),
-    ) -> QuestionEnds:
+    ) -> QuestionEnds[Prefix]:
         """The ends of a single question, of the same IP version where there is a choice.
 
         Raises:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from ping_llm.answer import own_past
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.methods.base import LEVELS, Errors, FailureRates, Method, PointMethod
 from ping_llm.answer.methods.pretrained import Pretrained
@@ -304,20 +305,21 @@ def _fit_mixture(
             ]
             progress.advance(len(parts))
     held = Held.concatenate(several)
+    begin = usual or Mixture(
+        np.empty(0), np.zeros(KINDS), np.ones(KINDS), np.zeros(KINDS), (), own_past.DEFAULT
+    )
     if usual is None:
         _, weights = fit_weights(held, names)
     else:
         weights = moved_weights(held, usual.weights, USUAL_ENDS)
         _let_in(weights, usual.point_methods, names)
     weights = (1 - _LEAST_SHARE) * weights + _LEAST_SHARE * (np.array(names) == NAME)
-    power = fit_past_power(held, weights, names, *(() if usual is None else (usual.past_power,)))
-    shift, scale = recalibration(
-        held, weights, names, power, None if usual is None else (usual.shift, usual.scale)
-    )
+    power = fit_past_power(held, weights, names, begin.past_power)
+    shift, scale = recalibration(held, weights, names, power, (begin.shift, begin.scale))
     draft = Mixture(weights, shift, scale, np.zeros(KINDS), (), power)
     recipe = Recipe(tuple(names), draft, draft, {})
     again = [(recipe.with_methods(methods, train), part) for train, methods, part in answered]
-    share, own, figures = single_numbers(again, held, () if usual is None else usual.point_methods)
+    share, own, figures = single_numbers(again, held, begin.point_methods)
     return replace(draft, typical_share=share, point_methods=own), figures
 
 

@@ -8,10 +8,19 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ping_llm.answer.known_ends import EndsOfData, KnownEnds
-from ping_llm.answer.names import End, Named, NameIndex, Names, Resolver, is_host, is_name, look_up
+from ping_llm.answer.names import (
+    End,
+    Named,
+    NameIndex,
+    Names,
+    QuestionEnds,
+    Resolver,
+    is_host,
+    is_name,
+    look_up,
+)
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.places import Places
 from ping_llm.recent import Recent
@@ -28,17 +37,8 @@ _KEPT_SECONDS = 60.0
 Outcome = Sequence[Prefix] | Exception
 
 
-@dataclass(frozen=True)
-class Ends:
-    """Source and destination of a question, without names.
-
-    Attributes:
-      notes: what the names stand for.
-    """
-
-    src: str | None
-    dst: str | None
-    notes: tuple[str, ...] = ()
+#: Those of a request: addresses as texts.
+Ends = QuestionEnds[str]
 
 
 def noted(notes: Sequence[str]) -> dict[str, list[str]]:
