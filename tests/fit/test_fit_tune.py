@@ -79,6 +79,7 @@ def test_the_command_of_a_tuned_run(tuned):
     assert printed.exit_code == 0, printed.output
     assert "tuned to these data" in printed.stdout
     assert "other studies" not in printed.stdout
+    assert "in the data: pair yes, source yes, destination yes" in printed.stdout
 
 
 def test_an_export_of_it_answers_as_it_does(tuned, tmp_path):

@@ -372,7 +372,8 @@ def examples(splits: Splits) -> list[dict[str, str]]:
     """Three questions that a user may paste; the run can look back on its data for all of them."""
     train = splits.train.take(splits.train.replied)
     newest = train.take(slice(-1, None))
-    at = str(np.datetime64(int(splits.data.time.max()) // 1_000_000, "s")) + "Z"
+    # After all data: of a tuned model, only then do the methods that were kept answer.
+    at = str(np.datetime64(int(splits.data.time.max()) // 1_000_000 + 1, "s")) + "Z"
     chosen = [("a pair it was trained on", newest.src[0], newest.dst[0])]
     for kind, noun in (("pairs", "pair"), ("destinations", "destination"), ("sources", "source")):
         test = splits.test(kind)
