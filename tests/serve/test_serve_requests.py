@@ -48,6 +48,11 @@ def test_a_refusal_names_the_field_in_a_sentence(server, body, status, field, wo
     assert values["request_id"] == response.headers["x-request-id"]
 
 
+def test_a_condition_is_not_answered_from_the_answer_without_it(server):
+    assert server.post("/v1/rtt", ENDS).status_code == 200
+    assert server.post("/v1/rtt", ENDS | {"size": 1000}).status_code == 422
+
+
 def test_no_malformed_request_makes_the_server_fail(server):
     chance = random.Random(5)
     good = [

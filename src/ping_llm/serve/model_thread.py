@@ -334,7 +334,9 @@ class ModelThread:
     def _answers(self, questions: Sequence["Question"], method: str) -> list["RttAnswer"]:
         """`rtt_many`; what was asked about the server's data before is not asked again."""
         # A context of the request itself would have to be compared measurement by measurement.
-        keys = [None if q.context is not None else (method, q.src, q.dst, q.time) for q in questions]
+        keys = [
+            None if q.context is not None else (method, q.src, q.dst, q.time, q.conditions) for q in questions
+        ]
         known = [None if key is None else self._kept.get(key) for key in keys]
         fresh = [index for index, answer in enumerate(known) if answer is None]
         given = [index for index in fresh if keys[index] is None]
