@@ -246,15 +246,18 @@ class Embeddings(Method):
         if not len(new):
             return
         past = context.of_source(queries)
-        node = self._destinations.find(past.columns.dst)
-        node[~past.columns.replied] = -1
-        low = np.maximum(past.low, past.high - _LOOK_BACK)[new]
-        places = newest_of_each(node, low, past.high[new], destination[new], SHOWN)
+        low, high = np.maximum(past.low, past.high - _LOOK_BACK)[new], past.high[new]
+        count = high - low
+        start = np.cumsum(count) - count
+        recent = past.columns.take(np.repeat(low - start, count) + np.arange(count.sum()))
+        if not len(recent):
+            return
+        node = np.where(recent.replied, self._destinations.find(recent.dst), -1)
+        places = newest_of_each(node, start, start + count, destination[new], SHOWN)
         at = np.maximum(places, 0)
-        logs = np.log(np.maximum(past.columns.rtt, 0.0) + FLOOR_MS)[at] if len(node) else np.zeros(at.shape)
-        found = np.maximum(node[at], 0) if len(node) else at
-        end[new], known[new] = found, places >= 0
-        value[new] = self._rows.described(found, (logs - self._mean) / self._scale)
+        logs = np.log(np.maximum(recent.rtt, 0.0) + FLOOR_MS)[at]
+        end[new], known[new] = np.maximum(node[at], 0), places >= 0
+        value[new] = self._rows.described(end[new], (logs - self._mean) / self._scale)
 
     def _values(self, logits: np.ndarray) -> np.ndarray:
         """ms at LEVELS."""
