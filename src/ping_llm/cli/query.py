@@ -33,7 +33,7 @@ METHOD = typer.Option(
     "stack",
     "--method",
     help="Method: stack (network and simple methods, calibrated), network, or one of last, recent, "
-    "median, weighted, hour, neighbours, dmfsgd, vivaldi, prefixes, boosted …",
+    "median, weighted, hour, neighbours, dmfsgd, vivaldi, prefixes, boosted, embeddings …",
 )
 SRC = typer.Option(
     None,
