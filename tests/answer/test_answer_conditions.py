@@ -272,6 +272,8 @@ def test_score_prints_the_fields_of_a_file(knowing, tmp_path, capsys):
     first, *_ = map(json.loads, capsys.readouterr().out.splitlines())
     assert list(first["bits"]) == [*knowing.scorer().names, "total"]
     assert first["bits"]["probe_id"] > 0
+    refused = CliRunner().invoke(app, ["query", "score", "base", "file.parquet", "--size", "64"])
+    assert "the file states them" in str(refused.exception)
     assert first["bits"]["total"] == pytest.approx(sum(list(first["bits"].values())[:-1]))
 
 

@@ -13,7 +13,7 @@ from mcp.types import ToolAnnotations
 
 from ping_llm import __version__
 from ping_llm.answer import show
-from ping_llm.answer.conditions import Conditions
+from ping_llm.answer.conditions import LARGEST, Conditions
 from ping_llm.answer.context import Context
 from ping_llm.answer.files import to_columns
 from ping_llm.answer.names import Names
@@ -148,6 +148,7 @@ def _columns(text: str, src: str | None) -> Columns:
         [one | {"src_addr": one["src_addr"] or src} for one in found],
         pa.schema(
             {"src_addr": pa.string(), "dst_addr": pa.string(), "event_time": pa.string(), "rtt": pa.float64()}
+            | dict.fromkeys(LARGEST, pa.int64())
         ),
     )
-    return to_columns(table, "the measurements", needs=("src_addr", "dst_addr", "rtt"))
+    return to_columns(table, "the measurements", needs=("src_addr", "dst_addr", "rtt"), optional=LARGEST)
