@@ -86,7 +86,8 @@ def first_of_each(words: np.ndarray) -> np.ndarray:
 
 #: A longer history is split into rows of 8 MiB; only the newest are read.
 _MOST_ROWS = 4
-#: Measurements of the sources asked about last that stay in memory, 32 bytes each.
+#: Measurements of the sources asked about last that stay in memory, 32 bytes each; a quarter as many also
+#: sorted by pair, which takes four times as much.
 _KEPT = 2_000_000
 
 
@@ -105,6 +106,7 @@ class Data:
         self.path, self._also = Path(path), tuple(also)
         self.store = store or RowStore(path)
         self._read: Recent[bytes, Columns] = Recent(_KEPT, len)
+        self._histories: Recent[bytes, History] = Recent(_KEPT // 4, lambda known: 256 + len(known))
 
     @classmethod
     def of(cls, measurements: Columns) -> "Data":
@@ -124,8 +126,15 @@ class Data:
         """
         sources = {question.src: question.time for question in questions}
         # A prefix is represented by the source that was measured last before the question.
-        parts = [self._past(src, time) for src, time in sources.items()]
-        return History(Columns.concatenate([Columns.empty(), *parts]))
+        rows = {src: self._newest_rows(src, time) for src, time in sources.items()}
+
+        def read() -> History:
+            parts = [self._columns(src, of_src) for src, of_src in rows.items()]
+            return History(Columns.concatenate([Columns.empty(), *parts]))
+
+        key = b"".join(src.packed + of_src.tobytes() for src, of_src in rows.items())
+        # Of one source, for the next questions about it; the same several are seldom asked about again.
+        return self._histories.get_or(key, read) if len(rows) == 1 else read()
 
     def past(self, question: Question) -> Context:
         """All measurements of the question's source that `history` would give it alone."""
@@ -142,15 +151,23 @@ class Data:
         return Context.of_columns(past.take(chosen), np.arange(len(chosen)))
 
     def _past(self, src: Prefix, time: int | None) -> Columns:
+        return self._columns(src, self._newest_rows(src, time))
+
+    def _newest_rows(self, src: Prefix, time: int | None) -> np.ndarray:
+        """Numbers of the newest rows of a source; of a prefix, of the source that was measured last."""
         index = self.store.index
         rows = self.rows_of(src)
         if not src.is_whole and time is not None:
             rows = rows[index.first_time[rows] < time]
         if not len(rows):
-            return Columns.empty()
+            return rows
         newest = rows[np.argmax(index.last_time[rows])]
         same = (index.src[rows] == index.src[newest]).all(axis=1)
-        rows = np.sort(rows[same][np.argsort(index.last_time[rows[same]])[-_MOST_ROWS:]])
+        return np.sort(rows[same][np.argsort(index.last_time[rows[same]])[-_MOST_ROWS:]])
+
+    def _columns(self, src: Prefix, rows: np.ndarray) -> Columns:
+        if not len(rows):
+            return Columns.empty()
 
         def read() -> Columns:
             block = self.store.read(rows)
