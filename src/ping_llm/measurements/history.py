@@ -14,6 +14,9 @@ import numpy as np
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.ids import hashed, place_in
 
+#: After so many calls about other pairs, a history groups all its pairs.
+_FEW_CALLS = 3
+
 
 @dataclass(frozen=True)
 class Ranges:
@@ -87,8 +90,10 @@ class History:
         keys = hashed(queries.dst, after=hashed(self._of(queries)))
         grouped = self._pairs.get(which)
         if grouped is None or not grouped.has_all(keys):
-            # Most histories are asked once: only the pairs of that call are grouped. Then all of them.
-            grouped = self._pairs[which] = self._grouped(which, keys if grouped is None else None)
+            # Most histories are asked few times: only the pairs of the call are grouped, later all of them.
+            calls = 1 if grouped is None else grouped.calls + 1
+            grouped = self._grouped(which, keys if calls <= _FEW_CALLS else None)
+            self._pairs[which], grouped.calls = grouped, calls
         ranges = grouped.before(keys, queries.time)
         if self.limit is None:
             return ranges
@@ -121,7 +126,7 @@ class _Grouped:
 
     def __init__(self, columns: Columns, keys: np.ndarray, asked: np.ndarray | None = None):
         self._groups, ids = np.unique(keys, return_inverse=True)
-        self._asked = asked
+        self._asked, self.calls = asked, 1
         # Equal times in an order that does not depend on how the measurements came.
         order = np.lexsort((columns.rtt, hashed(columns.dst), columns.time, ids))
         self.columns = columns.take(order)
