@@ -26,10 +26,12 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvid
 
 from ping_llm.files import cache_folder, can_write, say_no_cache
 
-_PACKAGE = Path(__file__).parent
+_THIS = Path(__file__)
+_PACKAGE = _THIS.parent
 #: Longer than any kernel takes to compile: whoever has waited for so long compiles by itself.
 _WAIT_S = 120
-_IMPORT = re.compile(r"^\s*from (ping_llm[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
+#: At the top of a file only: what a function imports late, no kernel can name.
+_IMPORT = re.compile(r"^from (ping_llm[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -150,7 +152,8 @@ def _with_imports(path: Path) -> set[Path]:
         file = waiting.pop()
         if file not in found:
             found.add(file)
-            waiting += _imported(file)
+            if file != _THIS:  # which decides how to compile, and uses nothing of others for that
+                waiting += _imported(file)
     return found
 
 
