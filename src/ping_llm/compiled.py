@@ -43,13 +43,13 @@ def kernel(function: Callable[..., Any]) -> Any:
         return compiled
     try:
         # What numba.njit(cache=True) does, with its own class.
-        compiled._cache = _Cache(function) if chosen else _OwnCache(function)
+        compiled._cache = _Cache(function) if chosen else _OwnCache(function)  # type: ignore[attr-defined]
     except (RuntimeError, OSError):
         say_no_cache(f"the cache folder {chosen or _cache_root()} cannot be written")
     return compiled
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]  # Numba has no types
+class _Cache(FunctionCache):
     """Numba's cache, whose troubles are not the caller's: a damaged entry is compiled anew.
 
     Numba loads, compiles what is not there and saves it. From the first to the last a lock is held. Kernels
@@ -104,7 +104,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # Numba has no types
             self._lock = None
 
 
-class _Locator(UserProvidedCacheLocator):  # type: ignore[misc]
+class _Locator(UserProvidedCacheLocator):
     """Below our root, in the folder of the function's digest: the same wherever the package is installed."""
 
     def __init__(self, function: Callable[..., Any], file: str):
@@ -123,12 +123,12 @@ class _Locator(UserProvidedCacheLocator):  # type: ignore[misc]
         return located
 
 
-class _OwnCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = (_Locator,)
+class _OwnCacheImpl(CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012
 
 
 class _OwnCache(_Cache):
-    _impl_class = _OwnCacheImpl
+    _impl_class: Any = _OwnCacheImpl
 
 
 @cache
