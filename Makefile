@@ -14,7 +14,7 @@ help: ## list these targets
 setup: ## make .venv with everything that training needs
 	@scripts/bootstrap.sh train
 
-setup-cuda: ## the same on a machine with NVIDIA GPUs: adds JAX's CUDA 12 wheels, 3 GB
+setup-cuda: ## the same on a machine with NVIDIA GPUs: adds JAX's CUDA 12 wheels, 5 GB
 	@scripts/bootstrap.sh train cuda
 
 system-packages: ## as root: Slurm, Java and Chromium, which some tests use and pip cannot install

@@ -114,3 +114,22 @@ def test_a_gpu_that_jax_does_not_see_is_told_with_the_way_out(tmp_path):
         "NVIDIA H100, 81559 MiB, which JAX does not see: jax-cuda12-plugin, jax-cuda12-pjrt not installed"
     )
     assert (found["state"], found["remedy"]) == ("missing", "make setup-cuda")
+
+
+def test_without_a_gpu_nothing_is_said_of_cuda(tmp_path):
+    """What JAX logs with CUDA wheels and no driver; with a device of a driver, it is shown."""
+    program = (
+        "import logging, sys; from pathlib import Path; from ping_llm import cli; "
+        "cli._quiet_without_gpus(Path(sys.argv[1])); log = logging.getLogger('jax._src.xla_bridge'); "
+        "log.error('Jax plugin configuration error: Exception when calling %s.initialize()', 'cuda'); "
+        "log.error('another')"
+    )
+    for name in ("null", "nvidia0", "dxg"):
+        devices = tmp_path / name
+        devices.mkdir()
+        (devices / name).touch()
+        done = subprocess.run(
+            [sys.executable, "-c", program, devices], capture_output=True, text=True, check=True
+        )
+        assert done.stderr.endswith("another\n")
+        assert ("Jax" in done.stderr) == (name != "null")

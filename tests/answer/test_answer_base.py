@@ -22,6 +22,7 @@ from ping_llm.answer.recipe import FEW, Recipe
 from ping_llm.answer.report import results
 from ping_llm.cli import app, decide
 from ping_llm.cli import query as query_commands
+from ping_llm.contexts.crossing import MOST_OWN
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements.addresses import Prefix, pack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
@@ -121,6 +122,19 @@ def test_each_destination_of_the_source_is_stated_once():
     past = _columns([("20.0.1.7", "50.1.1.9", 5.0, 1), ("20.0.1.7", "50.1.1.9", 6.0, 2)])
     (only,) = own_results(past, pack_one("20.0.1.7"), np.array([1, 0]))
     assert only.rtt == 6.0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([-1.0, 5.0, 6.0, 7.0])), max_size=120))
+def test_own_results_are_those_of_the_plain_rule(results):
+    past = _columns([("20.0.1.7", f"50.1.1.{n}", rtt, at + 1) for at, (n, rtt) in enumerate(results)])
+    order = np.random.default_rng(0).permutation(len(results))
+    plain: dict[bytes, float] = {}
+    for index in order.tolist():
+        dst, rtt = past.dst[index].tobytes(), float(past.rtt[index])
+        if (dst not in plain and len(plain) < MOST_OWN) or plain.get(dst) == -1.0:
+            plain[dst] = rtt
+    assert [(r.dst, r.rtt) for r in own_results(past, b"", order)] == list(plain.items())
 
 
 # Answers.

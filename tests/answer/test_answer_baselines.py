@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+from answer_oracle import address
 
 from ping_llm.answer.methods.base import Method
 from ping_llm.answer.methods.dmfsgd import Dmfsgd
@@ -25,14 +26,6 @@ from ping_llm.simulate.world import World
 from ping_llm.splits.holdout import SplitOptions, split
 
 SHARED = Path(__file__).parents[2] / "../shared/data"
-
-
-def address(number: np.ndarray) -> np.ndarray:
-    packed = np.zeros((len(number), 16), np.uint8)
-    packed[:, 10:12] = 255
-    packed[:, 12] = 20
-    packed[:, 13], packed[:, 14], packed[:, 15] = number // 65536, number // 256 % 256, number % 256
-    return packed
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,11 @@ from ping_llm.answer.report import print_scores
 from ping_llm.answer.score import NAMES
 from ping_llm.answer.show import generated_text, generated_values, rtt_values
 from ping_llm.answer.stack import Stack
-from ping_llm.cli import app
+from ping_llm.cli import app, decide
 from ping_llm.cli import query as query_commands
 from ping_llm.contexts.memory_rows import rows_of_columns
 from ping_llm.errors import UsageError
+from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
 from ping_llm.measurements.schema import Measurement
@@ -41,6 +42,7 @@ from ping_llm.tokens.statement import whole
 from ping_llm.tokens.vocab import Field
 
 query_commands.register(app)
+decide.register(app)
 
 SRC, DST = "192.0.2.1", "198.51.100.7"
 FIELDS = "src,dst,rtt,time,size,errors,msm_id,probe_id"
@@ -270,6 +272,8 @@ def test_score_prints_the_fields_of_a_file(knowing, tmp_path, capsys):
     first, *_ = map(json.loads, capsys.readouterr().out.splitlines())
     assert list(first["bits"]) == [*knowing.scorer().names, "total"]
     assert first["bits"]["probe_id"] > 0
+    refused = CliRunner().invoke(app, ["query", "score", "base", "file.parquet", "--size", "64"])
+    assert "the file states them" in str(refused.exception)
     assert first["bits"]["total"] == pytest.approx(sum(list(first["bits"].values())[:-1]))
 
 
@@ -313,3 +317,80 @@ def test_only_models_of_probe_ids_have_tokens_of_version_2(knowing_run, plain_ru
     assert export.token_schema({"fields": "src,dst,rtt,size,errors,msm_id"})["format"] == 1
     assert export.optional_fields(knowing_run) == ("size", "errors", "msm_id", "probe_id")
     assert export.optional_fields(plain_run) == ()
+
+
+def test_generated_measurements_have_the_values_that_are_stated(knowing, knowing_run, model):
+    given = {"size": 1000, "probe_id": 9}
+    known = earlier()
+    for beginning in ((), (SRC,), (SRC, AT), (SRC, None, known), (SRC, AT, known)):
+        made = knowing.generate(*beginning, measurements=3, histories=2, seed=2, conditions=given)
+        every = [one for history in made.histories for one in history]
+        assert len(every) == 6
+        assert [(one.size, one.probe_id) for one in every] == [(1000, 9)] * 6, beginning
+    words = ["query", "generate", str(knowing_run), "--src", SRC, "--size", "1000", "--json"]
+    printed = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)
+    assert {one["size"] for one in printed["histories"][0]} == {1000}
+    with pytest.raises(UsageError, match="not trained on size"):
+        model.generate(conditions={"size": 1000})
+
+
+def test_a_matrix_states_conditions(knowing_run, rows, tmp_path):
+    loaded = Model.load(knowing_run, data=rows)
+    src, dst = (str(address_of(column)) for column in ends(loaded))
+    words = ["matrix", str(knowing_run), "--data", str(rows), "--src", src, "--dst", dst, "--at", str(AT)]
+    words += ["--out", str(tmp_path / "m"), "--json", "--method", "network"]
+    result = CliRunner().invoke(app, [*words, "--size", "1000"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    (row,) = pq.read_table(tmp_path / "m" / "matrix.parquet").to_pylist()
+    expected = loaded.rtt(src, dst, AT, conditions={"size": 1000}, method="network")
+    assert row["q50"] == expected.distribution.quantile(0.5)
+    assert row["q50"] != loaded.rtt(src, dst, AT, method="network").distribution.quantile(0.5)
+    other = CliRunner().invoke(app, [*words, "--size", "64"])
+    assert "holds another matrix" in str(other.exception)
+
+
+def test_a_plan_states_conditions_of_questions_and_of_what_would_be_measured(
+    knowing_run, rows, tmp_path, monkeypatch
+):
+    loaded = Model.load(knowing_run, data=rows)
+    src, dst = (str(address_of(column)) for column in ends(loaded))
+    asked: list[Question] = []
+    ask = Model.rtt_many
+    monkeypatch.setattr(Model, "rtt_many", lambda self, q, **how: asked.extend(q) or ask(self, q, **how))
+    pair = Question.of(src, dst, AT, conditions={"size": 1000})
+    loaded.plan([pair], 1)
+    assert {question.conditions for question in asked} == {Conditions(1000)}
+    known = asked[0].context
+    (added, *_) = [one.context for one in asked if len(one.context) > len(known)]
+    # Those of the rows keep what they have, and the new one has the size that it would be measured with.
+    np.testing.assert_array_equal(added.column("size"), [*known.column("size"), 1000])
+    np.testing.assert_array_equal(added.column("msm_id"), [*known.column("msm_id"), -1])
+    asked.clear()
+    words = ["plan", str(knowing_run), "--data", str(rows), "--budget", "1", "--json"]
+    one = [*words, "--src", src, "--dst", dst, "--size", "64"]
+    assert CliRunner().invoke(app, one, catch_exceptions=False).exit_code == 0
+    assert {question.conditions for question in asked} == {Conditions(64)}
+    asked.clear()
+    table = tmp_path / "candidates.csv"
+    table.write_text(f"src_addr,dst_addr,size\n{src},{dst},7\n")
+    given = [*words, "--candidates", str(table)]
+    assert CliRunner().invoke(app, given, catch_exceptions=False).exit_code == 0
+    assert {question.conditions for question in asked} == {Conditions(7)}
+    result = CliRunner().invoke(app, [*given, "--size", "64"])
+    assert "--candidates excludes --size" in str(result.exception)
+
+
+def test_a_watch_states_what_its_stream_shares(knowing, world):
+    from ping_llm.watch.watcher import Watcher
+
+    stream = world.train.sorted_by_time().take(slice(0, 3))
+    medians = []
+    for size in (64, 1000):
+        first = Watcher(knowing, conditions={"size": size}).add(stream).seen[0]
+        end = [Prefix.of(column[0]) for column in (stream.src, stream.dst)]
+        question = Question(*end, int(stream.time[0]), Context.empty(), Conditions(size))
+        assert first.expected[1] == pytest.approx(knowing.rtt_many([question])[0].distribution.median)
+        medians.append(first.expected[1])
+    assert medians[0] != medians[1]
+    with pytest.raises(UsageError, match="cannot state errors"):
+        Watcher(knowing, conditions={"errors": 1})

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from answer_oracle import log_probabilities
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ping_llm.answer import network
 from ping_llm.answer.context import Question
@@ -16,7 +18,7 @@ from ping_llm.answer.past import Data, relevance
 from ping_llm.answer.report import print_anomalies, print_scores
 from ping_llm.answer.score import NAMES, encode_windows, field_bits
 from ping_llm.errors import PingError, UsageError
-from ping_llm.measurements.addresses import pack_one, parse_prefix
+from ping_llm.measurements.addresses import Prefix, pack_one, parse_prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
 from ping_llm.measurements.schema import Measurement
@@ -228,3 +230,38 @@ def test_tables_are_checked(tmp_path):
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("src_addr,dst_addr,event_time\n192.0.2.1,198.51.100.0/24,2024-05-01T00:00:00Z\n")
     assert read_questions(pairs)[0][0] == Question.of("192.0.2.1", "198.51.100.?", START)
+
+
+def _plainly(dst: list[bytes], wanted: Prefix | None, most: int, share: float) -> list[int]:
+    """`relevance` in words: the pair, its neighbours, each other destination once, the rest."""
+
+    def alike(index: int, known: int) -> bool:
+        return wanted is not None and dst[index][:known] == wanted.packed[:known]
+
+    newest, known = list(range(len(dst)))[::-1], 16 if wanted is None else wanted.packed_length
+    near_bytes = min({4: 15, 6: 6}[4 if wanted is None else wanted.version], known)
+    pair = [index for index in newest if alike(index, known)]
+    own = pair[: max(1, round(most * share))]
+    near = [index for index in newest if index not in pair and alike(index, near_bytes)]
+    near = near[: max(most - len(own), 0) // 2]
+    left = [index for index in newest if index not in pair and index not in near]
+    first = [index for place, index in enumerate(left) if dst[index] not in [dst[i] for i in left[:place]]]
+    others = [*first, *(index for index in left if index not in first)]
+    return [*own, *near, *others[: max(most - len(own) - len(near), 0)], *pair[len(own) :]][:most]
+
+
+_ENDS = [f"9.9.{near}.{last}" for near in (8, 9) for last in range(4)] + ["2001:db8::1", "2001:db8:0:7::1"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(_ENDS), max_size=60),
+    st.sampled_from([*_ENDS, "9.9.9.0/24", "9.9.0.0/16", "2001:db8::/32", None]),
+    st.integers(0, 40),
+    st.sampled_from([1.0, 0.5, 0.1]),
+)
+def test_the_chosen_context_is_that_of_the_plain_rule(ends, wanted, most, share):
+    dst = packed(*ends)
+    prefix = None if wanted is None else parse_prefix(wanted)
+    expected = _plainly([row.tobytes() for row in dst], prefix, most, share)
+    assert relevance(dst, prefix, most, share).tolist() == expected

@@ -47,7 +47,7 @@ def stack(data) -> Stack:
     from ping_llm.fit.held_out import held_out
 
     train, tests = held_out(data, OPTIONS, 60)
-    names = tuple(name for name in BASELINES if name not in ("boosted", "dmfsgd"))
+    names = tuple(name for name in BASELINES if name not in ("boosted", "dmfsgd", "embeddings"))
     return stacking.fit_stack(None, train, tests, data, names, {"note": "test"})
 
 

@@ -259,6 +259,9 @@ def test_tools_over_stdio(by, server, run, rows, token_file, model, systems):
             assert ranked["notes"][0] == notes[0]
             scored = {"measurements": MEASURED, "src": "probe:7", "count": 1}
             assert (await client.call_tool("anomalies", scored)).structured_content["notes"] == notes[:1]
+            for tool, given in (("rtt", asked), ("rank", several)):
+                refused = await client.call_tool(tool, given | {"size": 1000})
+                assert "not trained on size" in refused.content[0].text
             refused = await client.call_tool("rtt", asked | {"dst": "no such place"})
             assert refused.is_error
             assert "neither an address nor a prefix" in refused.content[0].text

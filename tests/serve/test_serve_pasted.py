@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ping_llm.serve import pasted
 from ping_llm.serve.options import LIMITS
 from ping_llm.serve.refusals import Refused
+from ping_llm.serve.requests import MeasurementBody
 
 LINUX = """PING example.com (198.51.100.7) 56(84) bytes of data.
 [1704067200.250000] 64 bytes from host.example.com (198.51.100.7): icmp_seq=1 ttl=55 time=12.5 ms
@@ -103,6 +104,10 @@ def test_atlas_results_by_the_rules_of_ingest():
                 "dst_addr": "176.20.143.7",
                 "event_time": "2024-01-01T00:00:00Z",
                 "rtt": 10.5,
+                "size": 48,
+                "packet_error_count": 0,
+                "msm_id": 1,
+                "probe_id": 2,
             }
         ]
         assert made["left_out"] == 2
@@ -141,3 +146,15 @@ def test_no_text_makes_it_fail(text):
     except Refused:
         return
     assert made.measurements
+
+
+def test_a_text_brings_the_columns_of_conditions():
+    """In the names of the measurements table, which a request's context takes; other texts are no numbers."""
+    table = "dst,rtt,size,msm_id,probe_id\n198.51.100.7,12.5,64,1001,9\n198.51.100.7,13,large,,99999999999\n"
+    one, other = pasted.read(table).measurements
+    assert (one["size"], one["msm_id"], one["probe_id"]) == (64, 1001, 9)
+    assert other.keys() == {"src_addr", "dst_addr", "event_time", "rtt"}
+    text = '[{"dst_addr": "198.51.100.7", "rtt": 1, "size": 48, "packet_error_count": 2}]'
+    (one,) = pasted.read(text).measurements
+    assert (one["size"], one["packet_error_count"]) == (48, 2)
+    MeasurementBody.model_validate(one)

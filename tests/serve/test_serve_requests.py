@@ -9,6 +9,8 @@ import httpx
 import pytest
 from serve_server import TOKEN, until
 
+from ping_llm.measurements.addresses import unpack
+
 ENDS = {"src": "192.0.2.1", "dst": "198.51.100.7"}
 
 
@@ -51,6 +53,21 @@ def test_a_refusal_names_the_field_in_a_sentence(server, body, status, field, wo
 def test_a_condition_is_not_answered_from_the_answer_without_it(server):
     assert server.post("/v1/rtt", ENDS).status_code == 200
     assert server.post("/v1/rtt", ENDS | {"size": 1000}).status_code == 422
+
+
+def test_a_series_and_a_map_take_conditions(server, world):
+    """The server's model was trained on none, so what reaches it is refused."""
+    src, dst = (unpack(column[:1]).to_pylist()[0] for column in (world.train.src, world.train.dst))
+    for path, asked in (("/v1/series", {"src": src, "dst": dst}), ("/v1/map", {"src": src, "limit": 1})):
+        assert server.client.get(path, params=asked).status_code == 200
+        for given, words in (
+            ({"size": 1000}, "not trained on size"),
+            ({"probe_id": 9}, "not trained on probe_id"),
+            ({"size": 65_536}, "must be at most 65,535"),
+        ):
+            refused = server.client.get(path, params=asked | given)
+            assert refused.status_code == 422
+            assert words in refused.json()["error"]
 
 
 def test_no_malformed_request_makes_the_server_fail(server):

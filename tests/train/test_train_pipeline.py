@@ -66,7 +66,7 @@ def test_a_training_shows_its_pipeline_on_sigusr1(rows, tmp_path):
     assert view["steps"] >= 1
     assert view["wait"] + view["hand_over"] + view["step"] == pytest.approx(view["seconds"], abs=1e-3)
     assert set(lines(view)) <= set(said.splitlines())
-    assert 0 < seen["mfu"] < 1.5
+    assert 0 < seen["mfu"] <= 1
     assert seen["tokens_per_s_per_device"] > 0
     assert re.search(r"^data: probe_chunks, 40 rows, .* 1 host · 4 sequences of 128 tokens", said, re.M)
     assert re.search(r"^warning: 100,000 steps repeat these data 3,\d+ times", said, re.M)

@@ -6,6 +6,7 @@ import shlex
 import pytest
 from small_training import SMALL
 
+from ping_llm.bench import plan_check
 from ping_llm.contexts.batches import Batches
 from ping_llm.errors import UsageError
 from ping_llm.files import read_yaml
@@ -16,6 +17,8 @@ from ping_llm.train.run import train
 
 # Minutes where the cores are shared; seconds where they are not.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+_PARTS = (plan_check.STATE, plan_check.TEMPORARIES)
 
 
 def test_a_plan_says_what_the_training_has(undisturbed, rows):
@@ -29,6 +32,19 @@ def test_a_plan_says_what_the_training_has(undisturbed, rows):
     assert 4 < figures["flops_per_step"] / (parameters * 4 * 128) < 8
     epoch = sum(1 for _ in Batches(rows, batch_size=4, length=128, epochs=1))
     assert figures["steps_per_epoch"] == pytest.approx(epoch, rel=0.1)
+
+
+def test_memory_and_flops_of_real_steps_are_those_of_the_plan(rows, tmp_path):
+    """As `bench plan-check` measures them, for a model so large that its weights count."""
+    words = [*SMALL, "base_emb_dim=256", "base_mlp_dim=512", "network_batch_size=1", "steps=2"]
+    words += ["enable_checkpointing=false", "network_samples=0", f"jax_cache_dir={tmp_path / 'cache'}"]
+    made = plan_check.of_steps("tiny", words, rows, tmp_path / "steps")
+    assert len(made["losses"]) == 2
+    planned = [sum(made["plan"][name] for name in names) * 2**20 for names in _PARTS]
+    assert made["arguments"] == pytest.approx(planned[0], rel=0.01)
+    assert made["temporaries"] == pytest.approx(planned[1], rel=0.15)
+    flops = plan_check.of_flops("tiny", [*words, "scan_layers=false"], rows, tmp_path / "flops")["flops"]
+    assert 1 < flops / made["plan"]["flops_per_step"] < 1.35
 
 
 @pytest.mark.parametrize("config", settings.packaged())

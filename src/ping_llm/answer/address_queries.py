@@ -27,7 +27,8 @@ from ping_llm.errors import UsageError
 from ping_llm.interchange import Table
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.schema import Measurement
-from ping_llm.tokens.vocab import OPTIONAL_LENGTHS, Field
+from ping_llm.tokens.reference import encode_optional
+from ping_llm.tokens.vocab import OPTIONAL, OPTIONAL_LENGTHS, Field
 
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
@@ -138,25 +139,28 @@ class AddressQueries:
         temperature: float = 1.0,
         seed: int = 0,
         prefixes: bool = False,
+        conditions: Given = None,
     ) -> Generated:
         """Sample measurements: of any source, of a source, or continuing a source's history.
 
         The context may take up to half of the length that the model was trained on. Addresses are whole
-        unless `prefixes` are allowed.
+        unless `prefixes` are allowed. All new measurements have the values of the `conditions`, as of `rtt`.
         """
+        given = Conditions.of(conditions)
+        self._whole.check_conditions(given)
         beginning = np.zeros(0, np.int32)
         notes: tuple[str, ...] = ()
         goes_on = False
         if src is not None:
-            question = Question.of(src, None, at, context)
+            question = Question.of(src, None, at, context, given)
             each = ROOM_IPV4 if question.src.version == 4 else ROOM_IPV6
             each += sum(OPTIONAL_LENGTHS[name] for name in self._whole.optional_fields)
             answer = min(measurements * each, self._whole.config.max_length // 2)
             prompt = self._whole.prompts([question], order=(Field.SRC, Field.TIME), tail=(), answer=answer)[0]
             beginning, notes, goes_on = prompt.ids, prompt.notes, True
             if prompt.used and question.seconds is None:
-                # The context has stated the source; nothing else is known of the next measurement.
-                beginning, goes_on = beginning[:-1], False
+                # The context has stated the source; the next measurement begins as those after it do.
+                beginning, goes_on = prompt.context, False
         made = generate(
             self._whole,
             beginning,
@@ -166,6 +170,11 @@ class AddressQueries:
             seed,
             goes_on=goes_on,
             prefixes=prefixes,
+            stated=[
+                token
+                for name, value in given.stated.items()
+                for token in encode_optional(OPTIONAL[name], value)
+            ],
         )
         return replace(made, notes=(*notes, *made.notes))
 

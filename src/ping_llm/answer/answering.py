@@ -82,7 +82,7 @@ def _check_conditions(model: "RttModel | None", questions: Sequence[Question], m
             f"the method {method} does not use {', '.join(names)}: ask a run that was trained on it, with "
             "the method stack, network or raw"
         )
-    model.check_conditions(questions)
+    model.check_conditions(*(question.conditions for question in questions))
 
 
 def _each_at_its_time(questions: Sequence[Question], data: Data) -> list[Question]:

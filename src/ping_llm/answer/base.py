@@ -215,7 +215,7 @@ class BaseModel(Model):
         part = sizes[np.searchsorted(sizes, known, side="right") - 1]
         for size in np.unique(part).tolist():
             if size not in self._stacks:
-                self._stacks[size] = self.recipe.stack(self._known.take(slice(0, size)), self)
+                self._stacks[size] = self.recipe.stack(self._known.take(slice(0, size)), self, learn=False)
             yield np.flatnonzero(part == size), self._stacks[size]
 
     def _on(self, data: Data | str | Path) -> "BaseModel":

@@ -54,7 +54,7 @@ def source_tree(
     conditions: Conditions = NO_CONDITIONS,
 ) -> AddressTree:
     """P(source | destination, time, conditions)."""
-    model.check_conditions([Question(within, dst, conditions=conditions)])
+    model.check_conditions(conditions)
     ids = [vocab.MEASUREMENT]
     if dst is not None:
         ids += address_tokens(dst, Field.DST)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ping_llm.answer.methods.base import FLOOR_MS, medians
 from ping_llm.answer.methods.neighbours import keep_nearest
+from ping_llm.answer.past import first_of_each
 from ping_llm.answer.prompts import Prompt, address_tokens
 from ping_llm.compiled import kernel
 from ping_llm.contexts.crossing import MOST_OTHERS, MOST_OWN, MOST_TIES, Crossing, first_not_below, numbered
@@ -236,13 +237,12 @@ def own_results(past: Columns, src: bytes, order: np.ndarray) -> list[Result]:
 
     Of a destination that has replied, a reply: a lost packet does not tell how far it is.
     """
-    places: dict[bytes, int] = {}
-    out: list[Result] = []
-    for index in order.tolist():
-        dst, rtt = past.dst[index].tobytes(), float(past.rtt[index])
-        if dst not in places and len(out) < MOST_OWN:
-            places[dst] = len(out)
-            out.append(Result(src, dst, rtt))
-        elif dst in places and rtt != NO_REPLY and out[places[dst]].rtt == NO_REPLY:
-            out[places[dst]] = Result(src, dst, rtt)
-    return out
+    words = np.ascontiguousarray(past.dst).view(np.uint64).reshape(-1, 2)
+    shown = order[first_of_each(words[order])[:MOST_OWN]]
+    lost = past.rtt[shown] == NO_REPLY
+    if lost.any():
+        replies = order[past.rtt[order] != NO_REPLY]
+        for place in np.flatnonzero(lost):
+            same = replies[(words[replies] == words[shown[place]]).all(axis=1)]
+            shown[place] = same[0] if len(same) else shown[place]
+    return [Result(src, past.dst[index].tobytes(), float(past.rtt[index])) for index in shown]

@@ -49,12 +49,14 @@ def generate(
     *,
     goes_on: bool = False,
     prefixes: bool = False,
+    stated: Sequence[int] = (),
 ) -> Generated:
     """Continue `beginning` (tokens, may be empty) `histories` times.
 
     With `goes_on` the last measurement of the beginning is completed and is the first new one. There are
     fewer than requested where the length that the model was trained on is reached. A history has one source,
     every measurement a destination and a result, and addresses are whole unless `prefixes` are allowed.
+    Every measurement that is begun states the fields of `stated` (tokens) first.
     """
     if histories < 1 or measurements < 1:
         raise UsageError(f"histories and measurements must be at least 1, not {histories} and {measurements}")
@@ -75,12 +77,15 @@ def generate(
     sources = [_Source().after_all(beginning)] * histories
     after = decoder.log_probabilities
     done = np.zeros(histories, bool)
+    forced: list[list[int]] = [[] for _ in range(histories)]
     for _ in range(room):
         masks = np.stack(
             [source.allowed(place, prefixes) for source, place in zip(sources, places, strict=True)]
         )
         drawn = draw(np.where(masks, after, -np.inf), temperature, generator)
         for row in np.flatnonzero(~done).tolist():
+            if forced[row]:
+                drawn[row] = forced[row].pop(0)
             token = int(drawn[row])
             if token == vocab.MEASUREMENT:
                 whole[row] = len(ids[row])
@@ -88,6 +93,7 @@ def generate(
                     done[row] = True
                     continue
                 begun[row] += 1
+                forced[row] = list(stated)
             places[row], sources[row] = places[row].after(token), sources[row].after(token)
             ids[row].append(token)
         if done.all():

@@ -23,6 +23,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from ping_llm.answer.answering import RttAnswer
+from ping_llm.answer.conditions import Conditions, Given
 from ping_llm.answer.context import Question
 from ping_llm.errors import UsageError
 from ping_llm.files import whole_file, write_json, write_text
@@ -53,12 +54,14 @@ def matrix(
     *,
     at: str | None = None,
     origin: str = "",
+    conditions: Given = None,
 ) -> Path:
     """Answer every pair of one IP version, and return OUT/matrix.parquet.
 
     Args:
       sources, destinations: addresses or prefixes.
       origin: what answers, for the check that a second start asks the same.
+      conditions: as of `Model.rtt`, of every pair.
     """
     for words, given in (("source", sources), ("destination", destinations)):
         if not given:
@@ -68,7 +71,11 @@ def matrix(
             raise UsageError(f"the {words} {twice[0]} is listed twice")
         for end in given:
             Question.of(end)
-    asked = {"sources": list(sources), "destinations": list(destinations), "at": at, "origin": origin}
+    asked: dict[str, Any] = {"sources": list(sources), "destinations": list(destinations)}
+    asked |= {"at": at, "origin": origin}
+    stated = Conditions.of(conditions)
+    if stated:
+        asked["conditions"] = stated.stated
     table = out / "matrix.parquet"
     with only_writer(out, "matrix"):
         saved, first = out / "matrix.json", None
@@ -79,7 +86,7 @@ def matrix(
             raise UsageError(f"{out} is not empty and holds no matrix: give another --out")
         else:
             # Before anything is written: what cannot be asked is refused.
-            first = _row(ask, sources[0], destinations, at)
+            first = _row(ask, sources[0], destinations, at, stated)
         write_json(saved, asked)
         rows = out / "rows"
         rows.mkdir(exist_ok=True)
@@ -88,7 +95,7 @@ def matrix(
                 path = rows / f"{number:06d}.parquet"
                 if not path.exists():
                     with whole_file(path) as aside:
-                        row = _row(ask, src, destinations, at) if first is None else first
+                        row = _row(ask, src, destinations, at, stated) if first is None else first
                         pq.write_table(row, aside)
                         first = None
                 progress.advance(len(destinations))
@@ -96,13 +103,13 @@ def matrix(
     return table
 
 
-def _row(ask: Ask, src: str, destinations: Sequence[str], at: str | None) -> pa.Table:
+def _row(ask: Ask, src: str, destinations: Sequence[str], at: str | None, given: Conditions) -> pa.Table:
     """The answers of one source; destinations of the other IP version are left out."""
     questions = []
     version = Question.of(src).src.version
     for dst in destinations:
         if Question.of(dst).src.version == version:
-            questions.append(Question.of(src, dst, at))
+            questions.append(Question.of(src, dst, at, conditions=given))
     answers: list[RttAnswer | None] = [None] * len(questions)
     for index, answer in ask(questions):
         answers[index] = answer

@@ -185,11 +185,9 @@ class Model(RttModel, AddressQueries):
           conditions: what is known besides, such as {"size": 1000}: any of `size`, `errors`, `msm_id` and
             `probe_id` that the model was trained on.
         """
-        if is_table(src) and conditions:
-            raise UsageError("the conditions of a table of questions are its columns")
         if is_table(src):
             how = {"data": data, "raw": raw, "method": method, "all_orders": all_orders}
-            return rtt_table(self, src, context, quantiles, **how)
+            return rtt_table(self, src, context, quantiles, conditions=conditions, **how)
         if dst is None or not isinstance(src, str | Prefix):
             raise UsageError("ask with a source and a destination, or with a table of src_addr and dst_addr")
         ends = self.names.ends(src, dst)
@@ -264,7 +262,7 @@ class Model(RttModel, AddressQueries):
         """Which pairs to measure next, so that questions can be answered with most certainty.
 
         Args:
-          questions: pairs that answers are wanted about.
+          questions: pairs that answers are wanted about, with their conditions if any.
           budget: number of measurements.
           candidates: pairs that can be measured; by default those of the questions.
           by: what to reduce: the entropy (`bits`), or the expected CRPS in ms (`crps`).

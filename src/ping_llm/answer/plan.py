@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ping_llm.answer.conditions import COLUMNS, NO_CONDITIONS, Conditions
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.past import Data
 from ping_llm.answer.rank import TIMEOUT_MS
 from ping_llm.errors import UsageError
+from ping_llm.measurements.rules import UNKNOWN
 from ping_llm.progress import Progress
 
 if TYPE_CHECKING:
@@ -45,14 +47,16 @@ class Planned:
 
     Attributes:
       drop: by how much it is expected to lower the uncertainty of all questions, after those before it.
+      conditions: what its candidate states besides.
     """
 
     src: str
     dst: str
     drop: float
+    conditions: Conditions = NO_CONDITIONS
 
     def as_dict(self) -> dict[str, Any]:
-        return {"src_addr": self.src, "dst_addr": self.dst, "drop": self.drop}
+        return {"src_addr": self.src, "dst_addr": self.dst, "drop": self.drop} | self.conditions.stated
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,14 @@ class _Source:
             np.concatenate([self.context.dst, dst]),
             np.append(self.context.time, time),
             np.append(self.context.rtt, rtt),
+            also=self._also(asked.conditions),
         )
+
+    def _also(self, conditions: Conditions) -> dict[str, np.ndarray]:
+        """The further columns of the context, with those of one more measurement."""
+        stated = {COLUMNS[name]: value for name, value in conditions.stated.items()}
+        names = [name for name in COLUMNS.values() if name in self.context.also or name in stated]
+        return {name: np.append(self.context.column(name), stated.get(name, UNKNOWN)) for name in names}
 
 
 def plan(
@@ -142,7 +153,7 @@ def plan(
 
     Args:
       questions: pairs (and times) that answers are wanted about. Contexts of their own are not used.
-      candidates: pairs that can be measured, each at most once.
+      candidates: pairs that can be measured, each at most once (with the conditions that it has first).
       data: where the sources' earlier measurements are.
     """
     if budget < 1:
@@ -219,7 +230,7 @@ class _State:
         (answer,) = self._ask([replace(asked, context=source.context)])
         source.context = source.known((asked, min(answer.distribution.median, TIMEOUT_MS)))
         (self.total[number],) = self._totals([(source, source.context)])
-        return Planned(str(asked.src), str(asked.dst), drop)
+        return Planned(str(asked.src), str(asked.dst), drop, asked.conditions)
 
 
 def _sources(

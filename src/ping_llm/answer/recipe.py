@@ -20,7 +20,7 @@ from ping_llm.answer import own_past
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.methods.base import LEVELS, Errors, FailureRates, Method, PointMethod
 from ping_llm.answer.methods.pretrained import Pretrained
-from ping_llm.answer.methods.registry import make
+from ping_llm.answer.methods.registry import make, usable
 from ping_llm.answer.questions import AMOUNTS, CELLS, KINDS, NAMES
 from ping_llm.answer.stack import Stack
 from ping_llm.answer.stacking import Part, ask, parts_of, recalibration, single_numbers
@@ -62,6 +62,11 @@ _LEAST_WEIGHT = 0.01
 #: 1,000, and with the mixture for few alone: of 60 to 300 measurements 5.46, 5.49, 5.52; of 300 to 1,000
 #: 4.33, 4.27, 4.23; of more 4.49, 4.45, 4.50.
 FEW = 1000
+
+#: What tuning adds to the components. It learns for half a minute, so `base`, which begins in seconds, does
+#: without. It starts from this share of the questions that it is good at.
+LEARNED, _LEARNED_SHARE = "embeddings", 0.3
+_LEARNED_KINDS = (Novelty.NEW_PAIR, Novelty.NEW_SOURCE, Novelty.NEW_DESTINATION)
 
 #: The weights of a recipe count as so many held-out ends of the data that it is tuned to.
 USUAL_ENDS = 10.0
@@ -112,11 +117,12 @@ class Recipe:
     errors: dict[str, Errors]
     about: dict[str, Any] = field(default_factory=dict)
 
-    def stack(self, data: Columns, model: "Model", kept: Stack | None = None) -> Stack:
+    def stack(self, data: Columns, model: "Model", kept: Stack | None = None, *, learn: bool = True) -> Stack:
         """The stack for these data; without any, the network alone, which then knows only what is usual.
 
         Args:
           kept: one of the same recipe for the same data, without the network.
+          learn: with what takes half a minute to learn.
         """
         if not len(data):
             return self.with_methods({NAME: Pretrained(model).fit(data)}, data)
@@ -125,6 +131,7 @@ class Recipe:
             methods, known = {**kept.methods, NAME: Pretrained(model).fit(data)}, Novelty.of(data)
             return replace(kept, methods=methods, trained=known, network_trained=known)
         used = self._mixture(len(data)).weights.max(axis=0) > 0
+        used &= (learn and LEARNED in usable()) | (np.array(self.components) != LEARNED)
         with inner_splits_kept():
             methods = {
                 name: _made(name, model, self.errors).fit(data)
@@ -160,8 +167,23 @@ class Recipe:
         Args:
           asked: divisions of the data: what the methods learn from, and questions about the rest.
         """
-        many, figures = _fit_mixture(model, self.errors, self.components, asked, self.many)
-        return replace(self, many=many, about=self.about | {"held_out": figures})
+        start = self._with_learned() if LEARNED in usable() else self
+        many, figures = _fit_mixture(model, start.errors, start.components, asked, start.many)
+        return replace(start, many=many, about=self.about | {"held_out": figures})
+
+    def _with_learned(self) -> "Recipe":
+        """With `embeddings` as the last component: with many measurements a share, with few none."""
+        if LEARNED in self.components:
+            return self
+        share = np.repeat(np.isin(np.arange(KINDS), _LEARNED_KINDS), AMOUNTS)[:, None] * _LEARNED_SHARE
+        weights = np.concatenate([self.many.weights * (1 - share), share], axis=1)
+        few = np.concatenate([self.few.weights, np.zeros((CELLS, 1))], axis=1)
+        return replace(
+            self,
+            components=(*self.components, LEARNED),
+            many=replace(self.many, weights=weights),
+            few=replace(self.few, weights=few),
+        )
 
     @property
     def is_tuned(self) -> bool:

@@ -137,11 +137,11 @@ class Remote:
     ) -> Any:  # fmt: skip
         """P(rtt, failure | src, dst, time, context), as `Model.rtt`: of a pair, or of a table of pairs.
 
-        A host name is resolved on this machine; what `AS3333`, `country:NL` or `probe:1234` stand for is
-        asked of the server. The answer's notes say it.
+        Host names are resolved here; the server knows what `AS3333`, `country:NL` or `probe:1234` stand for.
         """
         if is_table(src):
-            return rtt_table(self, src, context, quantiles, raw=raw, method=method)  # type: ignore[arg-type]
+            how = {"raw": raw, "method": method, "conditions": conditions}
+            return rtt_table(self, src, context, quantiles, **how)  # type: ignore[arg-type]
         if dst is None or not isinstance(src, str | Prefix):
             raise UsageError("ask with a source and a destination, or with a table of src_addr and dst_addr")
         ends = self.names.ends(src, dst)

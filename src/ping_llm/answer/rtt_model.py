@@ -12,7 +12,7 @@ import numpy as np
 from ping_llm.answer import answering
 from ping_llm.answer import rtt as rtt_query
 from ping_llm.answer.answering import RAW, STACK, RttAnswer
-from ping_llm.answer.conditions import COLUMNS, unused
+from ping_llm.answer.conditions import COLUMNS, Conditions, unused
 from ping_llm.answer.context import Question
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.past import Data
@@ -70,9 +70,9 @@ class RttModel:
         """The columns of the measurements table that hold them."""
         return tuple(COLUMNS[name] for name in self.optional_fields)
 
-    def check_conditions(self, questions: Sequence[Question]) -> None:
+    def check_conditions(self, *stated: Conditions) -> None:
         """Refuse a question that states what the network was not trained on."""
-        names = unused([question.conditions for question in questions], self.optional_fields)
+        names = unused(stated, self.optional_fields)
         if names:
             known = self.tokens.get("context", {}).get("fields", "src,dst,rtt,time")
             raise UsageError(
@@ -146,7 +146,7 @@ class RttModel:
         answer: int | None = None,
     ) -> list[Prompt]:
         """The questions as tokens: with `answer` more, at most the length that the model was trained on."""
-        self.check_conditions(questions)
+        self.check_conditions(*(question.conditions for question in questions))
         room = self.config.max_length - 1 - (self.encoding.bytes if answer is None else answer)
         return build_prompts(
             questions, self.encoding, room, order=order, tail=tail, optional=self.optional_fields

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ping_llm.answer.conditions import LARGEST
+from ping_llm.answer.conditions import LARGEST, Given
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.files import conditions_in, questions_of, to_columns
 from ping_llm.errors import UsageError
@@ -24,9 +24,12 @@ _ORIGIN = "the table"
 
 
 def rtt_table(
-    model: "Model", table: Any, context: Any = None, levels: Sequence[float] = LEVELS, **how: Any
-) -> Any:
+    model: "Model", table: Any, context: Any = None, levels: Sequence[float] = LEVELS,
+    conditions: Given = None, **how: Any,
+) -> Any:  # fmt: skip
     """The table with the answers as further columns; `how` goes to `Model.rtt_stream`."""
+    if conditions:
+        raise UsageError("the conditions of a table of questions are its columns")
     if not all(0 < level < 1 for level in levels):
         raise UsageError(f"quantiles must be between 0 and 1, not {', '.join(map(str, levels))}")
     asked = to_arrow(table)

@@ -46,7 +46,7 @@ def measure(bench: TrainBench) -> dict[str, Any]:
         Progress("bench train", 2 * bench.turns + 2, "trainings") as progress,
     ):
         folder = Path(name)
-        rows = _rows(folder)
+        rows = simulated_rows(folder)
         launches = []
         for attempt in range(2):
             launches.append(_launch(bench, rows, folder / f"launch{attempt}"))
@@ -75,7 +75,8 @@ def measure(bench: TrainBench) -> dict[str, Any]:
     }
 
 
-def _rows(folder: Path) -> Path:
+def simulated_rows(folder: Path) -> Path:
+    """Probe rows to train on: 100,000 simulated measurements."""
     from ping_llm.rows.build import RowOptions, build
     from ping_llm.simulate import WorldOptions, simulate
 

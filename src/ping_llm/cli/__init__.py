@@ -8,8 +8,10 @@ import codecs
 import errno
 import importlib
 import io
+import logging
 import os
 import sys
+from pathlib import Path
 
 import typer
 
@@ -74,6 +76,7 @@ def _options(
 def main() -> None:
     """Run the program. Exit codes: 0 done, 1 failed, 2 bad usage."""
     _write_any_text()
+    _quiet_without_gpus()
     for command in _COMMANDS:
         module, _, name = command.partition(":")
         function = f"register_{name}" if name else "register"
@@ -122,6 +125,16 @@ def _write_any_text() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="ping_llm")
+
+
+def _quiet_without_gpus(devices: Path = Path("/dev")) -> None:
+    """Keep JAX's traceback about CUDA out of the output where there is no GPU, such as on a login node.
+
+    With CUDA wheels and no driver it prints one, and uses CPUs. With a driver, the error is one to know.
+    """
+    if not any(devices.glob("nvidia*")) and not (devices / "dxg").exists():  # dxg: the GPU of WSL
+        filtered = logging.getLogger("jax._src.xla_bridge")
+        filtered.addFilter(lambda record: "plugin configuration error" not in str(record.msg))
 
 
 def _spelled(error: UnicodeError) -> tuple[str, int]:

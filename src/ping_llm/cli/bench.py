@@ -109,6 +109,30 @@ def train(
     typer.echo(table(lines))
 
 
+@bench.command("plan-check")
+def plan_check(
+    configs: list[str] = typer.Argument(
+        ..., metavar="CONFIG…", help="Packaged configs, or paths of .yml files."
+    ),
+    overrides: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Config overrides."),
+    rows: Path | None = typer.Option(None, help="Probe rows.  [default: simulated]"),
+    steps: int = typer.Option(3, min=1, help="Steps per config."),
+    length: int = typer.Option(256, min=64, help="Tokens per sequence; one sequence per step."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Make real steps of configs with a tiny batch: memory and FLOPs, compared with `train --plan`."""
+    from ping_llm.bench.plan_check import PlanCheck, lines, measure
+    from ping_llm.tables import print_json, table
+
+    found = measure(PlanCheck(tuple(configs), steps, length, tuple(overrides)), rows)
+    if as_json:
+        print_json(found)
+        return
+    header, *rest = lines(found)
+    print(table(rest, header))
+    print("planned / measured; state: weights and optimizer; temporaries: gradients, copies, activations")
+
+
 @bench.command()
 def loader(
     rows: Path | None = typer.Option(None, help="Probe rows.  [default: simulated]"),

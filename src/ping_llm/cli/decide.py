@@ -14,6 +14,7 @@ from ping_llm.errors import PingError, UsageError
 
 if TYPE_CHECKING:
     from ping_llm.answer.answering import SimpleModel
+    from ping_llm.answer.conditions import Conditions
     from ping_llm.answer.context import Question
     from ping_llm.answer.explain import Explanation
     from ping_llm.answer.model import Model
@@ -169,6 +170,10 @@ def matrix(
     dst: str = typer.Option(..., "--dst", help=f"Destinations. {_ADDRESSES}"),
     out: Path = typer.Option(..., "--out", help="Folder to write; a second start goes on in it."),
     at: str | None = query.AT,
+    size: int | None = query.SIZE,
+    errors: int | None = query.ERRORS,
+    msm_id: int | None = query.MSM_ID,
+    probe: int | None = query.PROBE,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
     method: str = query.METHOD,
@@ -199,7 +204,8 @@ def matrix(
     found = query.names(model, places, _MOST)
     sources, destinations = _named(src, "--src", found), _named(dst, "--dst", found)
     origin = f"{'' if run is None else run.resolve()} {'' if data is None else data.resolve()} {method}"
-    table = matrices.matrix(ask, sources, destinations, out, at=at, origin=origin)
+    given = query.conditions_of(size, errors, msm_id, probe)
+    table = matrices.matrix(ask, sources, destinations, out, at=at, origin=origin, conditions=given)
     _say_left_out(sum((":" in a) != (":" in b) for a in sources for b in destinations))
     written = [table]
     for wanted, name, write in (
@@ -238,7 +244,7 @@ def plan(
     questions: Path | None = typer.Option(
         None,
         "--questions",
-        help="Table of src_addr, dst_addr and, if known, event_time: what is to be answered.  "
+        help="Table of src_addr, dst_addr and, if known, event_time, size …: what is to be answered.  "
         "[default: the candidates]",
     ),
     src: str | None = typer.Option(
@@ -246,6 +252,10 @@ def plan(
     ),
     dst: str | None = typer.Option(None, "--dst", help="Destinations: every source × every destination."),
     at: str | None = query.AT,
+    size: int | None = query.SIZE,
+    errors: int | None = query.ERRORS,
+    msm_id: int | None = query.MSM_ID,
+    probe: int | None = query.PROBE,
     by: Literal["crps", "bits"] = typer.Option(
         "bits", "--by", help="What to reduce: the entropy in bits, or the expected CRPS in ms."
     ),
@@ -262,25 +272,32 @@ def plan(
 
     if (candidates is None) == (src is None or dst is None) or (src is None) != (dst is None):
         raise UsageError("give --candidates FILE, or --src and --dst")
+    given = query.conditions_of(size, errors, msm_id, probe)
+    if candidates is not None and given:
+        raise UsageError(
+            "--candidates excludes --size, --errors, --msm-id and --probe: the table has a column for each"
+        )
     model, _ = query.load_with(run, data, no_data, None)
     if candidates is not None:
-        possible, _ = read_questions(candidates)
+        possible, _ = read_questions(candidates, model.optional_fields)
     else:
         found = query.names(model, places, _MOST)
-        possible = _pairs(_named(src or "", "--src", found), _named(dst or "", "--dst", found), at)
-    asked = possible if questions is None else read_questions(questions)[0]
+        possible = _pairs(_named(src or "", "--src", found), _named(dst or "", "--dst", found), at, given)
+    asked = possible if questions is None else read_questions(questions, model.optional_fields)[0]
     made = model.plan(asked, budget, possible, by=by)
     if png is not None:
         pictures.plan_picture(made, png)
     print_json(made.as_dict()) if as_json else print(_plan_text(made))
 
 
-def _pairs(sources: Sequence[str], destinations: Sequence[str], at: str | None) -> "list[Question]":
+def _pairs(
+    sources: Sequence[str], destinations: Sequence[str], at: str | None, given: "Conditions"
+) -> "list[Question]":
     """Every pair of one IP version."""
     from ping_llm.answer.context import Question, as_prefix
 
     ends = [(as_prefix(a, "source"), as_prefix(b, "destination")) for a in sources for b in destinations]
-    made = [Question.of(src, dst, at) for src, dst in ends if src.version == dst.version]
+    made = [Question.of(src, dst, at, conditions=given) for src, dst in ends if src.version == dst.version]
     if not made:
         raise UsageError("no source and destination have the same IP version")
     _say_left_out(len(ends) - len(made))

@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
         seed: int = typer.Option(0, help="Random seed of the held-out part and the questions."),
         json: bool = typer.Option(False, "--json", help="Print report.json."),
     ) -> None:
-        from ping_llm.answer.methods.registry import BASELINES, full_name, usable
+        from ping_llm.answer.methods.registry import BASELINES, FITTED_BY, full_name, usable
         from ping_llm.errors import UsageError
         from ping_llm.evaluate.inputs import EvaluateOptions, address_questions
         from ping_llm.evaluate.report import HEADLINES, leaderboard
@@ -78,15 +78,15 @@ def register(app: typer.Typer) -> None:
                 "--out (folder of the report) or --write-train (folder of the training part) must be given"
             )
         names = {"all": usable(), "none": ()}.get(baselines)
-        if baselines == "all" and (missing := [name for name in BASELINES if name not in usable()]):
-            typer.echo(
-                f'note: without {", ".join(missing)}, which needs pip install "ping-llm[evaluate]"', err=True
-            )
+        if baselines == "all":
+            for name in (name for name in BASELINES if name not in usable()):
+                extra = FITTED_BY[name][1]
+                typer.echo(f'note: without {name}, which needs pip install "ping-llm[{extra}]"', err=True)
         if names is None:
             names = tuple(name.strip() for name in baselines.split(","))
             for name in names:
-                if full_name(name) == "boosted":
-                    need("evaluate")
+                if full_name(name) in FITTED_BY:
+                    need(FITTED_BY[full_name(name)][1])
         if places and "boosted" not in usable():
             typer.echo('note: without distance, which needs pip install "ping-llm[evaluate]"', err=True)
         options = EvaluateOptions(

@@ -33,7 +33,7 @@ METHOD = typer.Option(
     "stack",
     "--method",
     help="Method: stack (network and simple methods, calibrated), network, or one of last, recent, "
-    "median, weighted, hour, neighbours, dmfsgd, vivaldi, prefixes, boosted …",
+    "median, weighted, hour, neighbours, dmfsgd, vivaldi, prefixes, boosted, embeddings …",
 )
 SRC = typer.Option(
     None,
@@ -286,6 +286,10 @@ def generate(
     run: Path = RUN,
     src: str | None = SRC,
     at: str | None = AT,
+    size: int | None = SIZE,
+    errors: int | None = ERRORS,
+    msm_id: int | None = MSM_ID,
+    probe: int | None = PROBE,
     context: Path | None = CONTEXT,
     data: Path | None = DATA,
     no_data: bool = NO_DATA,
@@ -307,7 +311,7 @@ def generate(
     known = None if src is None else _known(model, src, None, at, context)
     made = model.generate(
         src, at, known, histories=histories, measurements=measurements, temperature=temperature, seed=seed,
-        prefixes=prefixes,
+        prefixes=prefixes, conditions=conditions_of(size, errors, msm_id, probe),
     )  # fmt: skip
     if png is not None:
         pictures.generated_picture(made, png)

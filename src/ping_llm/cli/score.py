@@ -35,12 +35,18 @@ def score(
     spark_master: str | None = bulk.SPARK_MASTER,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
+    conditions: str | None = typer.Option(None, "--size", "--errors", "--msm-id", "--probe", hidden=True),
     as_json: bool = typer.Option(False, "--json", help="Print JSON: one object per measurement."),
     png: Path | None = query.PNG,
 ) -> None:
     """Score how unusual each result is: bits and tail probability, given earlier measurements."""
     from ping_llm.answer.report import print_anomalies, print_results, print_scores
 
+    if conditions is not None:
+        raise UsageError(
+            "score has no --size, --errors, --msm-id and --probe: the file states them, in the columns size, "
+            "packet_error_count, msm_id and probe_id"
+        )
     if anomalies is not None and anomalies < 1:
         raise UsageError(f"--anomalies must be at least 1, not {anomalies}")
     if above is not None and not 0 < above < 1:

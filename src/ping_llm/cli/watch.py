@@ -39,6 +39,10 @@ def watch(
         24.0, "--accept-hours", help="Hours after which a change is taken as the new level."
     ),
     most_pairs: int = typer.Option(200_000, "--most-pairs", help="Pairs kept in memory."),
+    size: int | None = query.SIZE,
+    errors: int | None = typer.Option(None, "--errors", hidden=True),
+    msm_id: int | None = query.MSM_ID,
+    probe: int | None = query.PROBE,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
     metrics: int | None = typer.Option(
@@ -67,6 +71,7 @@ def watch(
         least_ms=least_ms,
         least_share=least_percent / 100,
     )
+    given = query.conditions_of(size, errors, msm_id, probe)
     if url is not None and source != "-":
         raise UsageError("--url and INPUT exclude each other")
     if metrics is None and metrics_host != "127.0.0.1":
@@ -78,7 +83,7 @@ def watch(
             (lambda output: _print_json(output)) if as_json else (lambda output: _print(output, all_results)),
             metrics_host, metrics, webhook,
         )  # fmt: skip
-        watching = Watch(model, options, files, state, outside)
+        watching = Watch(model, options, files, state, outside, given)
         counts = watching.run()
         if picture is not None:
             from ping_llm.watch.page import day_picture

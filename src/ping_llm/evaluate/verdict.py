@@ -25,6 +25,7 @@ METHODS = {
     "dmfsgd": "matrix factorisation",
     "neighbours": "similar sources",
     "boosted": "gradient boosting",
+    "embeddings": "learned embeddings",
     "pair trained": "the pair's median in training",
     "pair hour": "the pair's median at that hour",
     "pair median": "the pair's median",

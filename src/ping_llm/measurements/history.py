@@ -7,11 +7,15 @@ query without a time may look at everything: there is no before and after.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
-from ping_llm.measurements.ids import Ids, hashed, pairs_of
+from ping_llm.measurements.ids import hashed, place_in
+
+#: After so many calls about other pairs, a history groups all its pairs.
+_FEW_CALLS = 3
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,8 @@ class History:
         return out
 
     def _set(self, columns: Columns, keys: np.ndarray, limit: int | np.ndarray | None) -> None:
-        self.columns, self.limit, self._keys = columns, limit, keys
-        self._by_source = _Grouped(columns, keys)
+        self.columns, self.limit = columns, limit
+        self._by_source = _Grouped(columns, hashed(keys))
         self._pairs: dict[str, _Grouped] = {}
 
     def _of(self, queries: Queries) -> np.ndarray:
@@ -72,7 +76,7 @@ class History:
 
     def of_source(self, queries: Queries) -> Ranges:
         """Earlier measurements of the query's source, failures included."""
-        return self._by_source.before(self._of(queries), queries.time, self.limit)
+        return self._by_source.before(hashed(self._of(queries)), queries.time, self.limit)
 
     def replies_of_pair(self, queries: Queries) -> Ranges:
         """Earlier replies of the query's source and destination, among the newest `limit` of the source."""
@@ -83,11 +87,13 @@ class History:
         return self._of_pair("results", queries)
 
     def _of_pair(self, which: str, queries: Queries) -> Ranges:
-        if which not in self._pairs:
-            chosen = np.ones(len(self), bool) if which == "results" else self.columns.replied
-            part = self.columns.take(chosen)
-            self._pairs[which] = _Grouped(part, pairs_of(self._keys[chosen], part.dst))
-        grouped, keys = self._pairs[which], pairs_of(self._of(queries), queries.dst)
+        keys = hashed(queries.dst, after=hashed(self._of(queries)))
+        grouped = self._pairs.get(which)
+        if grouped is None or not grouped.has_all(keys):
+            # Most histories are asked few times: only the pairs of the call are grouped, later all of them.
+            calls = 1 if grouped is None else grouped.calls + 1
+            grouped = self._grouped(which, keys if calls <= _FEW_CALLS else None)
+            self._pairs[which], grouped.calls = grouped, calls
         ranges = grouped.before(keys, queries.time)
         if self.limit is None:
             return ranges
@@ -100,30 +106,53 @@ class History:
         low = np.maximum(ranges.low, np.where(source.count > 0, start, ranges.high))
         return Ranges(ranges.columns, np.minimum(low, ranges.high), ranges.high)
 
+    def _grouped(self, which: str, pairs: np.ndarray | None) -> "_Grouped":
+        """Measurements by pair, those of some pairs or of all."""
+        known, of_rows = self._by_source.columns, self._by_source.pairs
+        asked = None if pairs is None else np.unique(pairs)
+        chosen = np.ones(len(known), bool) if asked is None else place_in(asked, of_rows) >= 0
+        if which == "replies":
+            chosen &= known.replied
+        return _Grouped(known.take(chosen), of_rows[chosen], asked)
+
 
 class _Grouped:
-    """Columns sorted by group and, in a group, by time."""
+    """Columns sorted by group and, in a group, by time.
 
-    def __init__(self, columns: Columns, keys: np.ndarray):
-        self._ids = Ids(keys)
-        ids = self._ids.of_rows
+    Args:
+      keys: uint64 [n], a hash of the group of each row.
+      asked: uint64, ascending: the groups that all rows were searched for; None: all.
+    """
+
+    def __init__(self, columns: Columns, keys: np.ndarray, asked: np.ndarray | None = None):
+        self._groups, ids = np.unique(keys, return_inverse=True)
+        self._asked, self.calls = asked, 1
         # Equal times in an order that does not depend on how the measurements came.
         order = np.lexsort((columns.rtt, hashed(columns.dst), columns.time, ids))
         self.columns = columns.take(order)
-        self._starts = np.searchsorted(ids[order], np.arange(len(self._ids) + 1))
+        self._starts = np.searchsorted(ids[order], np.arange(len(self._groups) + 1))
         # One ascending key for (group, rank of the time), so that every lookup is a single binary search.
         self._times = np.unique(columns.time)
         self._key = ids[order] * (len(self._times) + 1) + np.searchsorted(self._times, self.columns.time)
 
+    @cached_property
+    def pairs(self) -> np.ndarray:
+        """uint64 [n]: a hash of each row's group and destination."""
+        return hashed(self.columns.dst, after=np.repeat(self._groups, np.diff(self._starts)))
+
+    def has_all(self, keys: np.ndarray) -> bool:
+        """Whether it has all measurements of these groups."""
+        return self._asked is None or bool((place_in(self._asked, keys) >= 0).all())
+
     def position(self, keys: np.ndarray, time: np.ndarray) -> np.ndarray:
         """Of each query, the first row of its group that is not earlier than `time`; 0 for a new group."""
-        group = self._ids.find(keys)
+        group = place_in(self._groups, keys)
         rank = np.where(time == NO_TIME, len(self._times), np.searchsorted(self._times, time))
         found = np.searchsorted(self._key, np.maximum(group, 0) * (len(self._times) + 1) + rank)
         return np.where(group >= 0, found, 0)
 
     def before(self, keys: np.ndarray, time: np.ndarray, limit: int | np.ndarray | None = None) -> Ranges:
-        group = self._ids.find(keys)
+        group = place_in(self._groups, keys)
         high = self.position(keys, time)
         low = np.where(group >= 0, self._starts[np.maximum(group, 0)], 0)
         if limit is not None:

@@ -10,13 +10,17 @@ from ping_llm.hashing import GOLDEN_INT, MASK, mix
 from ping_llm.measurements.addresses import is_ipv4
 
 
-def hashed(rows: np.ndarray, seed: int = 0) -> np.ndarray:
-    """uint64 [n]: a hash of each row of bytes, uint8 [n, w]."""
+def hashed(rows: np.ndarray, seed: int = 0, after: np.ndarray | None = None) -> np.ndarray:
+    """uint64 [n]: a hash of each row of bytes, uint8 [n, w].
+
+    Args:
+      after: uint64 [n], the hashes of what stands before each row (a multiple of eight bytes).
+    """
     missing = -rows.shape[1] % 8
     if missing:
         rows = np.concatenate([rows, np.zeros((len(rows), missing), np.uint8)], axis=1)
     words = np.ascontiguousarray(rows, np.uint8).view("<u8")
-    state = np.full(len(words), (seed * GOLDEN_INT) & MASK, np.uint64)
+    state = np.full(len(words), (seed * GOLDEN_INT) & MASK, np.uint64) if after is None else after
     for column in range(words.shape[1]):
         state = mix(state ^ words[:, column])
     return state
@@ -51,11 +55,15 @@ class Ids:
 
     def find(self, packed: np.ndarray) -> np.ndarray:
         """int64 [n]: the number of each row, -1 where it is new."""
-        wanted = hashed(packed)
-        if not len(self.keys):
-            return np.full(len(wanted), -1, np.int64)
-        at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        return np.where(self.keys[at] == wanted, at, -1).astype(np.int64)
+        return place_in(self.keys, hashed(packed))
+
+
+def place_in(ascending: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """int64 [n]: where each of the wanted stands in an ascending array, -1 where it is not there."""
+    if not len(ascending):
+        return np.full(len(wanted), -1, np.int64)
+    at = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+    return np.where(ascending[at] == wanted, at, -1).astype(np.int64)
 
 
 def pairs_of(src: np.ndarray, dst: np.ndarray) -> np.ndarray:

@@ -222,8 +222,8 @@ def _padded_rows(rows: int) -> int:
 
 
 def _padded_ways(ways: int) -> int:
-    """Powers of two, then multiples of 32: the 174 first bytes of `compact` need 192 and not 256."""
-    return _next_power(ways) if ways <= 64 else -(-ways // 32) * 32
+    """Powers of two, then multiples of 16: the 174 first bytes of `compact` need 176 and not 256."""
+    return _next_power(ways) if ways <= 64 else -(-ways // 16) * 16
 
 
 def _next_power(count: int) -> int:

@@ -13,6 +13,7 @@ from mcp.types import ToolAnnotations
 
 from ping_llm import __version__
 from ping_llm.answer import show
+from ping_llm.answer.conditions import LARGEST, Conditions
 from ping_llm.answer.context import Context
 from ping_llm.answer.files import to_columns
 from ping_llm.answer.names import Names
@@ -64,14 +65,22 @@ def create(model: "Model | Remote", names: Names) -> MCPServer:
         at: str | None = None,
         measurements: str | None = None,
         below_ms: float | None = None,
+        size: int | None = None,
+        errors: int | None = None,
+        msm_id: int | None = None,
+        probe_id: int | None = None,
     ) -> dict[str, Any]:
         """Distribution of the ping RTT from a source to a destination: quantiles in ms, P(no reply), and what
         the answer rests on. `measurements`: earlier ones of the source. `below_ms` adds P(a faster reply).
+        `size` (bytes of the payload), `errors` (packets not answered), `msm_id` and `probe_id` (of Atlas) are
+        for models that were trained on them; others refuse them.
         """
         ends = names.ends(src, dst)
         assert ends.src is not None
         assert ends.dst is not None
-        answer = model.rtt(ends.src, ends.dst, at, _context(measurements, str(ends.src)))
+        given = Conditions(size, errors, msm_id, probe_id)
+        known = _context(measurements, str(ends.src))
+        answer = model.rtt(ends.src, ends.dst, at, known, conditions=given)
         return show.rtt_values(replace(answer, notes=(*ends.notes, *answer.notes)), below_ms)
 
     @tool
@@ -81,15 +90,20 @@ def create(model: "Model | Remote", names: Names) -> MCPServer:
         at: str | None = None,
         measurements: str | None = None,
         objective_ms: float | None = None,
+        size: int | None = None,
+        errors: int | None = None,
+        msm_id: int | None = None,
+        probe_id: int | None = None,
     ) -> dict[str, Any]:
         """Which of several destinations is the fastest for a source: P(fastest), expected ms, regret; the
-        best first. `objective_ms` adds P(a reply within it).
+        best first. `objective_ms` adds P(a reply within it). `size` to `probe_id`: as of rtt.
         """
         sources, destinations, notes = names.lists([src], candidates)
         known = _context(measurements, str(sources[0]))
         if known is not None and len(sources) > 1:
             raise UsageError(f"{notes[0]}; measurements are of one source: name one of them")
-        made = model.rank(sources, destinations, at, known, objective_ms=objective_ms)
+        given = Conditions(size, errors, msm_id, probe_id)
+        made = model.rank(sources, destinations, at, known, objective_ms=objective_ms, conditions=given)
         return replace(made, notes=(*notes, *made.notes)).as_dict()
 
     @tool
@@ -134,6 +148,7 @@ def _columns(text: str, src: str | None) -> Columns:
         [one | {"src_addr": one["src_addr"] or src} for one in found],
         pa.schema(
             {"src_addr": pa.string(), "dst_addr": pa.string(), "event_time": pa.string(), "rtt": pa.float64()}
+            | dict.fromkeys(LARGEST, pa.int64())
         ),
     )
-    return to_columns(table, "the measurements", needs=("src_addr", "dst_addr", "rtt"))
+    return to_columns(table, "the measurements", needs=("src_addr", "dst_addr", "rtt"), optional=LARGEST)

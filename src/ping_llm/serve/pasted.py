@@ -5,11 +5,13 @@ What cannot be read is counted and named, never guessed.
 
 import csv
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from ping_llm.answer.conditions import LARGEST
 from ping_llm.answer.context import as_microseconds
 from ping_llm.answer.show import moment_text
 from ping_llm.errors import UsageError
@@ -78,13 +80,21 @@ def read(text: str) -> Pasted:
     return pasted
 
 
-def _one(dst: str, rtt: float, src: str | None = None, time: int | None = None) -> dict[str, Any]:
+def _one(
+    dst: str, rtt: float, src: str | None, time: int | None, further: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A measurement, with those of the further columns that are numbers of them."""
+    numbers = {
+        name: int(number)
+        for name, largest in LARGEST.items()
+        if (number := str(further.get(name, ""))).isascii() and number.isdigit() and int(number) <= largest
+    }
     return {
         "src_addr": src,
         "dst_addr": dst,
         "event_time": None if time is None else moment_text(time),
         "rtt": rtt,
-    }
+    } | numbers
 
 
 def _atlas(text: str) -> Pasted:
@@ -108,7 +118,9 @@ def _atlas(text: str) -> Pasted:
         if code == ACCEPTED:
             ends = (unpack_one(side[row].tobytes()) for side in (columns.dst, columns.src))
             dst, src = ends
-            pasted.measurements.append(_one(dst, float(columns.rtt[row]), src, int(columns.time_us[row])))
+            further = {name: getattr(columns, name)[row] for name in LARGEST}
+            time = int(columns.time_us[row])
+            pasted.measurements.append(_one(dst, float(columns.rtt[row]), src, time, further))
         else:
             known = code <= len(REASONS)
             pasted.leave_out(f"result {row + 1}: {REASONS[code - 1].value if known else 'not a ping'}")
@@ -121,7 +133,8 @@ def _objects(records: list[Any], pasted: Pasted) -> Pasted:
     names = ("dst_addr", "rtt", "src_addr", "event_time")
     for number, record in enumerate(records, 1):
         given = record if isinstance(record, dict) else {}
-        _add(pasted, f"object {number}", *(_text(given.get(name)) for name in names))
+        dst, rtt, src, time = (_text(given.get(name)) for name in names)
+        _add(pasted, f"object {number}", dst, rtt, src, time, given)
     return pasted
 
 
@@ -156,12 +169,14 @@ def _table(text: str) -> Pasted:
             cells = {name: row[place].strip() for name, place in places.items() if place < len(row)}
             _add(
                 pasted, f"line {number}", cells.get("dst_addr", ""), cells.get("rtt", ""),
-                cells.get("src_addr", ""), cells.get("event_time", ""),
+                cells.get("src_addr", ""), cells.get("event_time", ""), cells,
             )  # fmt: skip
     return pasted
 
 
-def _add(pasted: Pasted, where: str, dst: str, rtt: str, src: str, time: str) -> None:
+def _add(
+    pasted: Pasted, where: str, dst: str, rtt: str, src: str, time: str, further: Mapping[str, Any] = {}
+) -> None:
     try:
         for address in filter(None, (dst, src)):
             pack_one(address)
@@ -174,7 +189,7 @@ def _add(pasted: Pasted, where: str, dst: str, rtt: str, src: str, time: str) ->
     except (ValueError, OverflowError, UsageError) as error:
         pasted.leave_out(f"{where}: {str(error)[:200]}")
     else:
-        pasted.measurements.append(_one(dst, value, src or None, moment))
+        pasted.measurements.append(_one(dst, value, src or None, moment, further))
 
 
 def _ping(text: str) -> Pasted:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from fastapi import Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from ping_llm.answer import show
+from ping_llm.answer.conditions import COLUMNS, LARGEST, Conditions
 from ping_llm.answer.context import Question
 from ping_llm.answer.known_ends import KnownEnds, network_of
 from ping_llm.errors import UsageError
@@ -19,7 +20,16 @@ from ping_llm.serve.names import RequestNames, noted
 from ping_llm.serve.options import LIMITS, ServeOptions
 from ping_llm.serve.reading import JSON, json_response, media_type, read_body, unless_gone
 from ping_llm.serve.refusals import Refused
-from ping_llm.serve.requests import ADDRESS, ContextText, body_of, moment, parse, question_of, within
+from ping_llm.serve.requests import (
+    ADDRESS,
+    ConditionsBody,
+    ContextText,
+    body_of,
+    moment,
+    parse,
+    question_of,
+    within,
+)
 
 if TYPE_CHECKING:
     from ping_llm.answer.answering import RttAnswer
@@ -29,6 +39,20 @@ if TYPE_CHECKING:
 _BAND = (0.05, 0.5, 0.95)
 #: Points of a forecast: one per half hour of a day.
 _FORECAST = 48
+
+
+def _condition(name: str) -> Any:
+    of_body = ConditionsBody.model_fields[name]
+    return Query(None, ge=0, le=LARGEST[COLUMNS[name]], description=of_body.description)
+
+
+def _conditions(
+    size: int | None = _condition("size"),
+    errors: int | None = _condition("errors"),
+    msm_id: int | None = _condition("msm_id"),
+    probe_id: int | None = _condition("probe_id"),
+) -> Conditions:
+    return Conditions(size, errors, msm_id, probe_id)
 
 
 class Views:
@@ -94,6 +118,7 @@ class Views:
         end: str | None = Query(None, alias="to", max_length=LIMITS.text),
         limit: int = Query(200, ge=1, le=LIMITS.items),
         forecast: int = Query(0, ge=0, le=168, description="hours after the newest measurement"),
+        given: Conditions = Depends(_conditions),
     ) -> Response:
         ends = await self._names.pair(src, dst)
         assert ends.src is not None
@@ -110,7 +135,7 @@ class Views:
         if forecast and times:
             step = forecast * 3_600_000_000 // _FORECAST
             times += [times[-1] + step * (place + 1) for place in range(_FORECAST)]
-        asked = [Question(question.src, question.dst, time) for time in times]
+        asked = [Question(question.src, question.dst, time, None, given) for time in times]
 
         def point(index: int, answer: "RttAnswer") -> dict[str, Any]:
             values = {"event_time": show.moment_text(times[index])} | _expected(answer)
@@ -141,12 +166,13 @@ class Views:
         src: str = Query(max_length=LIMITS.text, description=ADDRESS),
         at: str | None = Query(None, max_length=LIMITS.text),
         limit: int = Query(200, ge=1, le=LIMITS.items),
+        given: Conditions = Depends(_conditions),
     ) -> Response:
         ends = await self._names.pair(src, None)
         assert ends.src is not None
         source = question_of(ends.src, None, at, None)
         found = await asyncio.to_thread(self._destinations, source.src.version, limit)
-        asked = [Question(source.src, one, source.time) for one, _ in found]
+        asked = [Question(source.src, one, source.time, None, given) for one, _ in found]
 
         def point(index: int, answer: "RttAnswer") -> dict[str, Any]:
             dst, count = found[index]

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ping_llm.answer.conditions import NO_CONDITIONS, Conditions, Given
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.distribution import WORST_BITS, RttDistribution
+from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.schema import NO_REPLY
 
@@ -77,8 +79,21 @@ def is_due(asked_at: int, asked_after: int, results: int, time: int, refresh: in
     return results - asked_after >= min(refresh, max(asked_after, 1))
 
 
+def conditions_of(model: "Model", given: Given) -> Conditions:
+    """What all results of a stream share, if the model was trained on it."""
+    conditions = Conditions.of(given)
+    if conditions.errors is not None:
+        raise UsageError("a watch cannot state errors: they are a part of each result, not known before it")
+    model.check_conditions(conditions)
+    return conditions
+
+
 def question_of(
-    src: bytes, dst: bytes, time: int, past: tuple[np.ndarray, np.ndarray, np.ndarray]
+    src: bytes,
+    dst: bytes,
+    time: int,
+    past: tuple[np.ndarray, np.ndarray, np.ndarray],
+    conditions: Conditions = NO_CONDITIONS,
 ) -> Question:
     """The question that a result answers, with what was kept before it."""
     known_dst, known_time, known_rtt = past
@@ -87,6 +102,7 @@ def question_of(
         Prefix.of(np.frombuffer(dst, np.uint8)),
         time,
         Context.of(src, known_dst, known_time, known_rtt),
+        conditions,
     )
 
 

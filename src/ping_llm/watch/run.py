@@ -20,6 +20,7 @@ from ping_llm.watch.watcher import Watcher
 from ping_llm.watch.web import Pages, Webhook
 
 if TYPE_CHECKING:
+    from ping_llm.answer.conditions import Conditions
     from ping_llm.answer.model import Model
     from ping_llm.watch.options import WatchOptions
 
@@ -48,9 +49,12 @@ class Outside:
 class Watch:
     """A watch and its state folder."""
 
-    def __init__(self, model: "Model", options: "WatchOptions", source: Files, state: Path, outside: Outside):
+    def __init__(
+        self, model: "Model", options: "WatchOptions", source: Files, state: Path, outside: Outside,
+        conditions: "Conditions | None" = None,
+    ):  # fmt: skip
         self._source, self._outside, self._state = source, outside, state
-        self.watcher, self.day = Watcher(model, options), LastDay()
+        self.watcher, self.day = Watcher(model, options, conditions), LastDay()
         self._origin = str(model.origin)
         self._rejected = 0
         self._ended = False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ping_llm.answer.conditions import Given
 from ping_llm.answer.context import Question
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.measurements.addresses import Prefix
@@ -83,9 +84,11 @@ class Watcher:
     Args:
       model: a loaded model. Its data, if it has any, begin the history of each source.
       options: see `WatchOptions`.
+      conditions: what all results share, such as {"size": 64}: `size`, `msm_id` or `probe_id`.
     """
 
-    def __init__(self, model: "Model", options: WatchOptions = WatchOptions()):
+    def __init__(self, model: "Model", options: WatchOptions = WatchOptions(), conditions: Given = None):
+        self._conditions = expect.conditions_of(model, conditions)
         self.model, self.options = expect.steady(model), options
         self.past = Past(options.pair_results, options.source_results, expect.columns_of_pairs() | _TESTS)
         self.alarms = Alarms(self.past, options)
@@ -178,7 +181,7 @@ class Watcher:
             self.counts[taken] += 1
         if question is None and int(row["asked_at"][pair]) < 0:
             # Late or of a wrong clock, and nothing is expected of the pair yet.
-            question = expect.question_of(src, dst, time, self.past.context(pair, time))
+            question = expect.question_of(src, dst, time, self.past.context(pair, time), self._conditions)
         if question is not None:
             row["asked_at"][pair], row["asked_after"][pair] = time, int(row["results"][pair])
             row["amount"][pair] = count
@@ -200,7 +203,7 @@ class Watcher:
             return None
         if pair in self._active or row["test"][pair].max() > expect.SUSPICIOUS:
             return None
-        return expect.question_of(src, dst, time, self.past.context(pair, time))
+        return expect.question_of(src, dst, time, self.past.context(pair, time), self._conditions)
 
     def _begin(self, src: bytes, time: int) -> None:
         """The history of a source that is new here, from the model's data."""

@@ -5,6 +5,7 @@ King (Gummadi et al., "King: estimating latency between arbitrary Internet end h
 iPlane's clustering by BGP atoms (Madhyastha et al., OSDI 2006), without their probes.
 """
 
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -64,8 +65,12 @@ class Prefixes(PointMethod):
         point, group = np.full(len(queries), np.nan), np.full(len(queries), len(LADDER) - 1)
         open_ = np.arange(len(queries))
         for number, (rung, (ids, median, count)) in enumerate(zip(LADDER, self._rungs, strict=True)):
+            if not len(open_):
+                break
             found = ids.find(_keys(queries.src[open_], queries.dst[open_], rung))
-            good = (found >= 0) & ((np.append(count, 0)[found] >= _ENOUGH) | (rung == (_ANY, _ANY)))
+            good = found >= 0
+            if rung != (_ANY, _ANY):
+                good[good] = count[found[good]] >= _ENOUGH
             point[open_[good]], group[open_[good]] = median[found[good]], number
             open_ = open_[~good]
         overall = float(np.nanmedian(self._rungs[-1][1])) if len(self._rungs[-1][1]) else 50.0
@@ -83,6 +88,7 @@ def _prefix(packed: np.ndarray, width: int) -> np.ndarray:
     return np.concatenate([packed & masks[ipv4.astype(np.int64)], ipv4[:, None].astype(np.uint8)], axis=1)
 
 
+@cache
 def _mask(bits: int) -> np.ndarray:
     ones = np.zeros(128, np.uint8)
     ones[:bits] = 1

@@ -8,6 +8,8 @@ from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.methods.base import FailureRates, Medians, Method
 from ping_llm.answer.methods.boosted import Boosted, Trees
 from ping_llm.answer.methods.dmfsgd import Dmfsgd
+from ping_llm.answer.methods.embeddings import Embeddings
+from ping_llm.answer.methods.known_pairs import Ends, Entries
 from ping_llm.answer.methods.marginals import ByDestination, BySource, Global
 from ping_llm.answer.methods.neighbours import Neighbours
 from ping_llm.answer.methods.pair_history import PairHistory
@@ -27,6 +29,7 @@ BASELINES: dict[str, Callable[[], Method]] = {
     "dmfsgd": Dmfsgd,
     "neighbours": Neighbours,
     "boosted": Boosted,
+    "embeddings": Embeddings,
     "pair trained": partial(PairHistory, "trained"),
     "pair hour": partial(PairHistory, "hour"),
     "pair median": partial(PairHistory, "median"),
@@ -34,6 +37,9 @@ BASELINES: dict[str, Callable[[], Method]] = {
     "pair recent": partial(PairHistory, "recent"),
     "pair last": partial(PairHistory, "last"),
 }
+
+#: The package that fits a method, and the extra that brings it. Answers do without.
+FITTED_BY = {"boosted": ("sklearn", "evaluate"), "embeddings": ("jax", "query")}
 
 
 def make(name: str) -> Method:
@@ -50,13 +56,14 @@ def full_name(name: str) -> str:
 
 
 def usable() -> tuple[str, ...]:
-    """The methods whose packages are installed: `boosted` is fitted by scikit-learn."""
-    return tuple(name for name in BASELINES if name != "boosted" or importlib.util.find_spec("sklearn"))
+    """The methods whose packages are installed: some are fitted by scikit-learn or JAX."""
+    missing = [name for name, (package, _) in FITTED_BY.items() if importlib.util.find_spec(package) is None]
+    return tuple(name for name in BASELINES if name not in missing)
 
 
 def kept_classes() -> list[type]:
     """The classes that a fitted method is made of, for `answer.state`."""
     return [
-        Global, BySource, ByDestination, Prefixes, Vivaldi, Dmfsgd, Neighbours, Boosted, PairHistory,
-        Trees, FailureRates, Medians, Novelty, Ids, RttDistributions,
+        Global, BySource, ByDestination, Prefixes, Vivaldi, Dmfsgd, Neighbours, Boosted, Embeddings,
+        PairHistory, Trees, Ends, Entries, FailureRates, Medians, Novelty, Ids, RttDistributions,
     ]  # fmt: skip

@@ -1,0 +1,177 @@
+"""The known ends of measurements and their known pairs, as the method `embeddings` reads them."""
+
+import numpy as np
+
+from ping_llm.answer.methods.embedding_network import LEVELS
+from ping_llm.compiled import kernel
+from ping_llm.measurements import addresses
+from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.ids import Ids
+
+#: Results of the source, and of the destination, that a question shows.
+SHOWN = 24
+
+#: Bytes of a packed address that are a prefix with a vector: /8, /16, /24 and all; /32, /48, /64 and all.
+_IPV4_BYTES, _IPV6_BYTES = (13, 14, 15, 16), (4, 6, 8, 16)
+#: Of more ends of a side, those with the fewest pairs are known by their prefixes alone.
+MOST_ENDS = 20_000
+
+
+class Ends:
+    """The ends of one side and their prefixes, as rows of a table of vectors.
+
+    Of each level the first row stands for every prefix that is not known.
+    """
+
+    def __init__(self, packed: np.ndarray):
+        ends = Ids(packed)
+        self.levels = [Ids(_prefix(packed, level)) for level in range(LEVELS)]
+        first = np.zeros(len(ends), np.int64)
+        first[ends.of_rows] = np.arange(len(packed))
+        sizes = [len(ids) + 1 for ids in self.levels]
+        self.starts = np.concatenate([[0], np.cumsum(sizes)])
+        #: int32 [ends, LEVELS], in the order of the finest level's numbers.
+        self.of_each = np.empty((len(ends), LEVELS), np.int32)
+        self.of_each[self.levels[-1].find(_prefix(packed[first], LEVELS - 1))] = self.rows(packed[first])
+
+    def __len__(self) -> int:
+        return len(self.of_each)
+
+    @property
+    def table_rows(self) -> int:
+        return int(self.starts[-1])
+
+    def find(self, packed: np.ndarray) -> np.ndarray:
+        """int64 [n]: the number of each end, -1 where it is not known."""
+        return self.levels[-1].find(_prefix(packed, LEVELS - 1))
+
+    def rows(self, packed: np.ndarray) -> np.ndarray:
+        """int32 [n, LEVELS]."""
+        found = [ids.find(_prefix(packed, level)) + 1 for level, ids in enumerate(self.levels)]
+        out: np.ndarray = (np.stack(found, axis=1) + self.starts[:-1]).astype(np.int32)
+        return out
+
+    def shares_of_others(self) -> np.ndarray:
+        """float64 [ends, LEVELS]: of the ends in each prefix of an end, the share that are others."""
+        sizes = np.bincount(self.of_each.ravel(), minlength=self.table_rows)[self.of_each]
+        return 1.0 - 1.0 / sizes
+
+
+def _prefix(packed: np.ndarray, level: int) -> np.ndarray:
+    """uint8 [n, 17]: the leading bytes, and the IP version."""
+    ipv4 = addresses.is_ipv4(packed)
+    kept = np.where(ipv4, _IPV4_BYTES[level], _IPV6_BYTES[level])
+    prefix = np.where(np.arange(16) < kept[:, None], packed, 0).astype(np.uint8)
+    return np.concatenate([prefix, ipv4[:, None].astype(np.uint8)], axis=1)
+
+
+class Entries:
+    """The known pairs by one of their ends: `start[i]:start[i + 1]` are those of end i.
+
+    Attributes:
+      other: int32, the number of the other end.
+      value: float32 [pairs, 3]: the pair's median, the mean of the other end's pairs, the difference.
+    """
+
+    def __init__(self, own: np.ndarray, other: np.ndarray, median: np.ndarray, ends: int, others: int):
+        order = np.lexsort((other, own))
+        count = np.bincount(other, minlength=others)
+        self.mean = (np.bincount(other, median, others) / np.maximum(count, 1)).astype(np.float32)
+        self.start = np.searchsorted(own[order], np.arange(ends + 1))
+        self.other = other[order].astype(np.int32)
+        self.value = self.described(self.other, median[order])
+
+    def described(self, other: np.ndarray, value: np.ndarray) -> np.ndarray:
+        mean = self.mean[other]
+        return np.stack([value, mean, value - mean], axis=-1).astype(np.float32)
+
+    def check(self) -> None:
+        """Refuse stored entries that point outside."""
+        inside = (self.other >= 0) & (self.other < len(self.mean))
+        ascending = (np.diff(self.start) >= 0).all() and self.start[0] == 0
+        if not (inside.all() and ascending and self.start[-1] == len(self.other) == len(self.value)):
+            raise ValueError("the known pairs are not consistent")
+
+    def at(
+        self, end: np.ndarray, offset: np.ndarray, shown: np.ndarray, excluded: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Other ends, values and whether they are shown, of the entries at these offsets, [n, k].
+
+        Args:
+          shown: int [n], how many at most.
+          excluded: int [n], the other end that is asked about.
+        """
+        count = self.start[end + 1] - self.start[end]
+        place = np.minimum(self.start[end][:, None] + offset, len(self.other) - 1)
+        other = self.other[place]
+        known = np.arange(offset.shape[1]) < np.minimum(count, shown)[:, None]
+        return other, self.value[place], (known & (other != excluded[:, None])).astype(np.float32)
+
+
+def of_most_ends(replies: Columns) -> Columns:
+    """Without the ends that have the fewest measurements, where there are more than can be known."""
+    for packed in (replies.src, replies.dst):
+        ids = Ids(packed)
+        if len(ids) > MOST_ENDS:
+            count = np.bincount(ids.of_rows, minlength=len(ids))
+            kept = np.zeros(len(ids), bool)
+            kept[np.argsort(-count, kind="stable")[:MOST_ENDS]] = True
+            return of_most_ends(replies.take(kept[ids.of_rows]))
+    return replies
+
+
+def filled(size: int) -> int:
+    """The next power of two, or three quarters of it."""
+    power = 1 << max(size - 1, 1).bit_length()
+    return power * 3 // 4 if size <= power * 3 // 4 else power
+
+
+def padded(rows: np.ndarray) -> np.ndarray:
+    out = np.zeros((filled(len(rows)), rows.shape[1]), rows.dtype)
+    out[: len(rows)] = rows
+    return out
+
+
+def drawn(entries: Entries, end: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Offsets of different entries of each end, [n, SHOWN]: a random start, then steps of a random length."""
+    count = np.maximum(entries.start[end + 1] - entries.start[end], 1)
+    start = (random.random(len(end)) * count).astype(np.int64)
+    stride = 1 + (random.random(len(end)) * (count - 1)).astype(np.int64)
+    stride = np.where(np.gcd(stride, count) == 1, stride, 1)
+    out: np.ndarray = (start[:, None] + stride[:, None] * np.arange(SHOWN)) % count[:, None]
+    return out
+
+
+def spaced(entries: Entries, end: np.ndarray) -> np.ndarray:
+    """Offsets of all entries of each end, or of SHOWN that are evenly apart."""
+    count = entries.start[end + 1] - entries.start[end]
+    place = np.arange(SHOWN)
+    out: np.ndarray = np.where(count[:, None] > SHOWN, place * count[:, None] // SHOWN, place)
+    return out
+
+
+@kernel
+def newest_of_each(
+    node: np.ndarray, low: np.ndarray, high: np.ndarray, excluded: np.ndarray, most: int
+) -> np.ndarray:
+    """int64 [n, most]: the newest places low <= p < high of different nodes, -1 after the last.
+
+    Nodes below 0 and the excluded one are left out.
+    """
+    out = np.full((len(low), most), -1, np.int64)
+    for i in range(len(low)):
+        found = 0
+        for place in range(high[i] - 1, low[i] - 1, -1):
+            if node[place] < 0 or node[place] == excluded[i]:
+                continue
+            seen = False
+            for earlier in range(found):
+                if node[out[i, earlier]] == node[place]:
+                    seen = True
+                    break
+            if not seen:
+                out[i, found] = place
+                found += 1
+                if found == most:
+                    break
+    return out
