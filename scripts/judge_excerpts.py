@@ -15,7 +15,7 @@ from ping_llm.answer.questions import NAMES
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.model.packaged import NAME, base_folder
-from ping_llm.splits.excerpts import excerpts
+from ping_llm.splits.questions import excerpts
 from ping_llm.tables import table
 
 #: By how many measurements are known.

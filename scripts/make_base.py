@@ -14,8 +14,8 @@ from ping_llm.answer.recipe import fit_recipe
 from ping_llm.fit.held_out import held_out
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.model.export import export
-from ping_llm.splits.excerpts import excerpts
 from ping_llm.splits.holdout import SplitOptions, fitting
+from ping_llm.splits.questions import excerpts
 
 #: Measurements of an excerpt, at most.
 LARGEST_EXCERPT = 300

@@ -38,23 +38,31 @@ def package(tmp_path):
     return package
 
 
+CALL = "from ping_llm.toys.caller import twice; print(twice(1), sum(twice.stats.cache_hits.values()))"
+
+
 def call(package, **environment):
     """What a fresh process computes, how much of it came from the cache, and what it says."""
-    code = "from ping_llm.toys.caller import twice; print(twice(1), sum(twice.stats.cache_hits.values()))"
+    return call_at_once(package, 1, **environment)[0]
+
+
+def call_at_once(package, times, **environment):
     cleared = {
         name: value
         for name, value in os.environ.items()
         if name not in ("PYTHONPATH", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "PING_LLM_NO_CACHE_SAID")
     }
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=package.parent,
-        env=cleared | environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return tuple(map(int, done.stdout.split())), done.stderr
+    cleared["HOME"] = str(package.parent)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", CALL], cwd=package.parent, env=cleared | environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for _ in range(times)
+    ]  # fmt: skip
+    said = [process.communicate() for process in started]
+    assert not any(process.returncode for process in started), said
+    return [(tuple(map(int, out.split())), errors) for out, errors in said]
 
 
 def test_a_changed_constant_two_files_away_compiles_afresh(package):
@@ -81,11 +89,12 @@ def test_the_configuration_of_numba_is_left_alone(package):
         "from ping_llm.toys.caller import twice; twice(1); print(numba.config.CACHE_DIR)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=package.parent, capture_output=True, text=True, check=True
-    )
+        [sys.executable, "-c", code], cwd=package.parent, capture_output=True, text=True, check=True,
+        env=os.environ | {"XDG_CACHE_HOME": str(package.parent / "cache")},
+    )  # fmt: skip
     assert done.stdout == "mine\n"
     assert not (package.parent / "mine").exists()
-    assert list((package / "__pycache__" / "kernels").rglob("*.nbc"))
+    assert list((package.parent / "cache").rglob("*.nbc"))
 
 
 def test_without_a_cache_folder_it_compiles_and_says_so_once(package, nowhere):
@@ -101,9 +110,26 @@ def test_a_cache_folder_of_numba_that_cannot_be_written(package, nowhere):
     assert said.count("note: the cache folder /proc/none cannot be written") == 1
 
 
-def test_the_users_cache_folder_is_used_where_the_package_is_read_only(package, nowhere, tmp_path):
-    assert call(package, **nowhere | {"HOME": str(tmp_path)}) == ((3, 0), "")
-    assert call(package, **nowhere | {"HOME": str(tmp_path)}) == ((3, 1), "")
+def test_without_a_home_compiled_code_is_kept_beside_the_package(package):
+    assert call(package, HOME="/proc/none") == ((3, 0), "")
+    assert call(package, HOME="/proc/none") == ((3, 1), "")
+
+
+def test_installations_of_the_same_source_share_compiled_code(package, tmp_path):
+    assert call(package) == ((3, 0), "")
+    other = tmp_path / "other" / "ping_llm"
+    shutil.copytree(package, other, copy_function=shutil.copyfile)  # with other times
+    with (other / "files.py").open("a") as late:
+        late.write("\n# No kernel uses anything of this file.\n")
+    assert call(other, HOME=str(tmp_path)) == ((3, 1), "")
+    (other / "toys" / "constants.py").write_text(CONSTANTS.format(step=2))
+    assert call(other, HOME=str(tmp_path)) == ((5, 0), "")
+    assert call(package) == ((3, 1), "")
+
+
+def test_one_process_compiles_and_the_others_wait(package):
+    results = call_at_once(package, 3)
+    assert sorted(results) == [((3, 0), ""), ((3, 1), ""), ((3, 1), "")]
 
 
 def test_a_user_without_a_home(monkeypatch):
@@ -119,7 +145,7 @@ def test_a_user_without_a_home(monkeypatch):
 @pytest.mark.parametrize("pattern", ["*.nbi", "*.nbc"])
 def test_a_damaged_cache_is_made_anew(package, pattern):
     assert call(package) == ((3, 0), "")
-    entries = list((package / "__pycache__" / "kernels").rglob(pattern))
+    entries = list((package.parent / ".cache" / "ping-llm" / "kernels").rglob(pattern))
     assert entries
     for entry in entries:
         entry.write_bytes(entry.read_bytes()[: entry.stat().st_size // 2])

@@ -15,9 +15,8 @@ import pytest
 from atlas_server import AtlasServer
 
 from ping_llm.errors import PingError, UsageError
+from ping_llm.fetch.atlas import ResultsOptions, fetch_probes, fetch_results
 from ping_llm.fetch.dumps import fetch_dumps, hours_of
-from ping_llm.fetch.probes import fetch_probes
-from ping_llm.fetch.results import ResultsOptions, fetch_results
 from ping_llm.fetch.server import Pace
 from ping_llm.locks import only_writer
 

@@ -70,21 +70,28 @@ def test_options_that_exclude_each_other(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def write_dump(folder, results=125_000):
-    """A bzip2 file of several stretches, and a small file."""
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory):
+    """in/: a bzip2 file of two stretches, and a small file. one/: what one machine makes of them."""
+    folder = tmp_path_factory.mktemp("dumped")
+    (folder / "in").mkdir()
     noise = random.Random(1)
-    text = b"".join(result_line(noise, 1_600_000_000 + index, index) for index in range(results))
-    data = bz2.compress(text)
+    text = b"".join(result_line(noise, 1_600_000_000 + index, index) for index in range(95_000))
+    data = bz2.compress(text, 1)
     assert len(data) > STRETCH_BYTES
-    (folder / "dump.bz2").write_bytes(data)
-    (folder / "small.json").write_bytes(text[: text.index(b"\n", 10_000) + 1])
+    (folder / "in" / "dump.bz2").write_bytes(data)
+    (folder / "in" / "small.json").write_bytes(text[: text.index(b"\n", 10_000) + 1])
+    done = subprocess.run(
+        [PROGRAM, "ingest", "in", "--out", "one"], cwd=folder, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_an_array_on_two_nodes_gives_the_same_bytes(slurm, tmp_path):  # noqa: F811
-    write_dump(tmp_path / "in")
+def test_an_array_on_two_nodes_gives_the_same_bytes(slurm, dumped, tmp_path):  # noqa: F811
+    shutil.copytree(dumped / "in", tmp_path / "in")
     environment = slurm.environment | {
         "PING_LLM": str(PROGRAM),
         "TASKS": "3",
@@ -99,22 +106,17 @@ def test_an_array_on_two_nodes_gives_the_same_bytes(slurm, tmp_path):  # noqa: F
     states = slurm.wait()
     assert set(states.values()) == {"COMPLETED"}, "\n".join(p.read_text() for p in tmp_path.glob("*.log"))
     assert len(states) == 1 + 3 + 1
-    with_names = subprocess.run(
-        [PROGRAM, "ingest", "in", "--out", "one"], cwd=tmp_path, capture_output=True, check=False
-    )
-    assert with_names.returncode == 0, with_names.stderr
-    assert tree(tmp_path / "out") == tree(tmp_path / "one")
+    assert tree(tmp_path / "out") == tree(dumped / "one")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17, and there is no java")
-def test_spark_gives_the_same_bytes_also_when_a_worker_is_killed(tmp_path, monkeypatch):
+def test_spark_gives_the_same_bytes_also_when_a_worker_is_killed(dumped, tmp_path, monkeypatch):
     pytest.importorskip("pyspark", reason="the spark extra is not installed")
-    write_dump(tmp_path / "in")
+    shutil.copytree(dumped / "in", tmp_path / "in")
     monkeypatch.chdir(tmp_path)
-    ingest(["in"], Path("one"), workers=1)
     # The first that has begun to read a piece.
     with a_worker_killed(lambda: list((tmp_path / "out" / ".ingest").glob("*.aside"))):
         on_cluster(["in"], Path("out"), engine="spark", spark_master="local-cluster[2,1,2048]")
-    assert tree(tmp_path / "out") == tree(tmp_path / "one")
+    assert tree(tmp_path / "out") == tree(dumped / "one")

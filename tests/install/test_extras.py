@@ -37,8 +37,9 @@ def uv(*words: str | Path) -> None:
 
 
 def clean() -> dict[str, str]:
-    """Without what would lead to the checkout or to this environment."""
-    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    """Without what would lead to the checkout or to this environment; bytecode is kept."""
+    without = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+    return {name: value for name, value in os.environ.items() if name not in without}
 
 
 class Environment:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mmdb_writer import MMDBWriter
 
 from ping_llm.errors import PingError
-from ping_llm.fetch.probes import SCHEMA
+from ping_llm.fetch.atlas import PROBES
 from ping_llm.measurements.addresses import Prefix, pack_one, parse_prefix
 from ping_llm.measurements.places import Place, Places, distance_km, least_rtt_ms, locations
 
@@ -118,7 +118,7 @@ def test_the_table_of_probes(tmp_path):
          "country": "NL", "latitude": 52.4, "longitude": 4.9},
         {"probe_id": 2, "address_v6": "2001:db8::2", "asn_v6": 7},
     ]  # fmt: skip
-    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), tmp_path / "probes.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, PROBES), tmp_path / "probes.parquet")
     places = Places(tmp_path / "probes.parquet")
     assert places.probe(1) == [parse_prefix("192.0.2.1")]
     assert places.probe(2) == [parse_prefix("2001:db8::2")]

@@ -9,7 +9,7 @@ import pytest
 from ping_llm.errors import UsageError
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.simulate import World, WorldOptions
-from ping_llm.simulate.worlds import draw_worlds, simulate_worlds
+from ping_llm.simulate.write import draw_worlds, simulate_worlds
 
 
 def _read(folders: Sequence[Path]):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ping_llm.measurements.columns import Columns
-from ping_llm.splits.excerpts import excerpts
+from ping_llm.splits.questions import excerpts
 
 
 def _data(times, seed=0):

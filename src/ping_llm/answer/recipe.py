@@ -272,7 +272,7 @@ def fit_recipe(
 
     Args:
       studies: of each its name, what the methods learn from, and questions about the rest.
-      small: small sets of measurements, and a question to each (`splits.excerpts`). Errors are learned from
+      small: small sets of measurements, and a question to each (`excerpts`). Errors are learned from
         every other of them, the mixture for few measurements from the rest.
     """
     learned = [(train, test.asked, test.context) for train, test in small[::2]]

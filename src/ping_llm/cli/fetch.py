@@ -39,7 +39,7 @@ def atlas(
     """Fetch results of measurements from the Atlas API, as gzipped JSON lines."""
     from datetime import timedelta
 
-    from ping_llm.fetch.results import ResultsOptions, fetch_results
+    from ping_llm.fetch.atlas import ResultsOptions, fetch_results
     from ping_llm.fetch.server import Pace
 
     options = ResultsOptions(
@@ -81,7 +81,7 @@ def probes(
     as_json: bool = _JSON,
 ) -> None:
     """Fetch the list of probes: addresses, networks, countries and places."""
-    from ping_llm.fetch.probes import fetch_probes
+    from ping_llm.fetch.atlas import fetch_probes
     from ping_llm.fetch.server import Pace
 
     _print(fetch_probes(out, base_url, _key(key_file), Pace(retries=retries)), as_json)

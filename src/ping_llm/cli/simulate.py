@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
         given = {name: value for name, value in given.items() if value is not None}
         if worlds is not None:
             from ping_llm.errors import UsageError
-            from ping_llm.simulate.worlds import simulate_worlds
+            from ping_llm.simulate.write import simulate_worlds
 
             if given:
                 option = next(iter(given)).removesuffix("_share").replace("_", "-")

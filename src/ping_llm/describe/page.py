@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ping_llm.describe.by_place import place_tables
-from ping_llm.describe.figures import RTT_EDGES, Figures
+from ping_llm.describe.figures import RTT_EDGES, Figures, place_tables
 from ping_llm.ingest.accounting import Account
 from ping_llm.measurements.schema import KINDS, PING
 from ping_llm.pages import document, tidy_figure

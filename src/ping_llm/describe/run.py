@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from ping_llm.describe.by_place import by_place
-from ping_llm.describe.figures import Figures, measure
+from ping_llm.describe.figures import Figures, by_place, measure
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import whole_file
 from ping_llm.ingest import read_measurements

@@ -1,4 +1,13 @@
-"""`ping-llm ingest`: read every file into parts, sort the parts into the table, account for every result."""
+"""`ping-llm ingest`: read every file into parts, sort the parts into the table, account for every result.
+
+On several machines the files, and the stretches of large ones, are read by tasks or by Spark:
+
+    step `read`, --task I of --tasks N, anywhere and in any order; when all are done, step `finish`
+
+A piece is read by the same code as on one machine, into the same folder of parts, which appears when it is
+complete: a task that was killed is simply run again. `finish` sorts the parts into the table. Inputs and
+output must be on a file system that all see.
+"""
 
 import hashlib
 import os
@@ -6,12 +15,13 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ping_llm.errors import UsageError
+from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_json
-from ping_llm.ingest import accounting, cluster
+from ping_llm.ingest import accounting
 from ping_llm.ingest import append as appending
 from ping_llm.ingest.accounting import Account
 from ping_llm.ingest.options import (
@@ -22,15 +32,27 @@ from ping_llm.ingest.options import (
     IngestOptions,
     find_files,
 )
-from ping_llm.ingest.plan import FileParts, file_tasks, forget_others, read_files
-from ping_llm.ingest.workers import GroupTask, RejectsTask, Workers, Written, group_days
+from ping_llm.ingest.plan import (
+    FileParts,
+    file_tasks,
+    forget_others,
+    in_stretches,
+    is_done,
+    read_files,
+    run_tasks,
+)
+from ping_llm.ingest.workers import FileTask, GroupTask, RejectsTask, Workers, Written, group_days
 from ping_llm.locks import LOCK_FILE, only_writer
 from ping_llm.measurements.schema import KINDS, PING
 from ping_llm.paths import literal, utf8_name
 from ping_llm.progress import Progress
+from ping_llm.spark_session import each_on_spark
 
 #: Version of the layout of the output folder: 2 tells of traceroutes, 1 is the same without.
 FORMAT, FORMAT_WITH_HOPS = 1, 2
+
+#: Of an ingest by the tasks of a cluster, one after the other.
+STEPS = ("read", "finish")
 
 _FACTS = ("bytes", "sha256", "trouble")
 
@@ -127,8 +149,8 @@ class ClusterOptions:
     def __post_init__(self) -> None:
         if self.engine not in ("local", "spark"):
             raise UsageError(f"--engine {self.engine} is not one of local, spark")
-        if self.step not in (None, *cluster.STEPS):
-            raise UsageError(f"--step {self.step} is not one of {', '.join(cluster.STEPS)}")
+        if self.step not in (None, *STEPS):
+            raise UsageError(f"--step {self.step} is not one of {', '.join(STEPS)}")
         if self.step is not None and self.engine == "spark":
             raise UsageError("--engine spark and --step exclude each other: Spark runs all tasks itself")
 
@@ -146,12 +168,12 @@ def ingest_on_cluster(
     if done is None:
         count = workers or min(len(os.sched_getaffinity(0)), MOST_WORKERS)
         if where.step == "read":
-            cluster.read_share(inputs, out, options, count, where.task, where.tasks)
+            _read_share(inputs, out, options, count, where.task, where.tasks)
             return None
         if where.step == "finish":
-            cluster.refuse_unread(inputs, out, options, count)
+            _refuse_unread(inputs, out, options, count)
         else:
-            cluster.read_on_spark(inputs, out, options, count, where.spark_master)
+            _read_on_spark(inputs, out, options, count, where.spark_master)
     # With one worker, files would be read whole, not in the stretches that are there.
     return ingest(inputs, out, options, max(workers or 0, 2))
 
@@ -297,3 +319,61 @@ def _kinds_of(written: Written, file: int) -> Counter[str]:
     # A table of pings only is not counted by kind.
     kinds[KINDS[PING]] += written.measurements[file] - kinds.total()
     return kinds
+
+
+def _pieces_of(inputs: Sequence[str], out: Path, options: IngestOptions, pool: Workers) -> list[FileTask]:
+    """All that is to be read, the largest first: the same list wherever it is made."""
+    paths = find_files(inputs, out)
+    if STDIN in paths:
+        raise UsageError("standard input is read on one machine only: without --step and --engine")
+    tasks = file_tasks(paths, out / accounting.WORK_FOLDER, options)
+    stretches = in_stretches(tasks, pool)
+    pieces = [piece for task in tasks for piece in stretches.get(task.number, [task])]
+    return sorted(pieces, key=lambda piece: -piece.bytes)
+
+
+def _read_share(
+    inputs: Sequence[str], out: Path, options: IngestOptions, workers: int, task: int, tasks: int
+) -> None:
+    """Read what falls to one task."""
+    if not 0 <= task < tasks:
+        raise UsageError(f"--task {task} of --tasks {tasks}: tasks are numbered from 0")
+    with Workers(workers) as pool:
+        own = _pieces_of(inputs, out, options, pool)[task::tasks]
+        (out / accounting.WORK_FOLDER).mkdir(parents=True, exist_ok=True)
+        with Progress("ingest", unit="results") as progress:
+            waiting = [piece for piece in own if not is_done(piece)]
+            run_tasks(waiting, pool, lambda reports: progress.advance(reports.results))
+
+
+def _refuse_unread(inputs: Sequence[str], out: Path, options: IngestOptions, workers: int) -> None:
+    """Raise unless everything has been read."""
+    with Workers(workers) as pool:
+        pieces = _pieces_of(inputs, out, options, pool)
+    missing = [piece for piece in pieces if not is_done(piece)]
+    if missing:
+        raise PingError(
+            f"{len(missing)} of {len(pieces)} pieces are not read yet (such as {missing[0].path}), or have "
+            "changed since; run the step `read` of all tasks"
+        )
+
+
+def _read_on_spark(
+    inputs: Sequence[str], out: Path, options: IngestOptions, workers: int, master: str | None
+) -> None:
+    """Read everything on Spark, a piece per partition; a lost one is read again by Spark itself."""
+    with Workers(workers) as pool:
+        waiting = [piece for piece in _pieces_of(inputs, out, options, pool) if not is_done(piece)]
+    (out / accounting.WORK_FOLDER).mkdir(parents=True, exist_ok=True)
+    if not waiting:
+        return
+    each_on_spark("ping-llm ingest", master, len(waiting), partial(_read, waiting))
+
+
+def _read(pieces: Sequence[FileTask], number: int) -> None:
+    if not is_done(pieces[number]):
+        pieces[number].run(_ignore)
+
+
+def _ignore(reports: Any) -> None:
+    """Progress of an executor is Spark's to show."""

@@ -101,7 +101,7 @@ def highway_hash(data, begin, size):
     for word in range(16):
         state[word] = _INITIAL[word]
     packet = state[16:].view(np.uint8)
-    _absorb(state, data, begin, size // 32)
+    _absorb(state, data, begin, size // 32)  # type: ignore[call-arg]  # its types have the context too
     if size % 32:
         _last(state, packet, data, begin + size - size % 32, size % 32)
     for _ in range(4):
@@ -130,7 +130,7 @@ def _last(state, packet, data, begin, size):
     for word in range(4):
         state[word] += (uint64(size) << uint64(32)) + uint64(size)
         state[4 + word] = _rotated(state[4 + word], size)
-    _absorb(state, packet, 0, 1)
+    _absorb(state, packet, 0, 1)  # type: ignore[call-arg]
 
 
 @kernel
@@ -245,7 +245,7 @@ def put_chunk(out, base, begin, chunk, size, kind, records, decoded):
             _put_word(out, at, highway_hash(out, at + 8, BLOCK_HEADER - 8))
             position += BLOCK_HEADER
         count = min(BLOCK - position % BLOCK, end - position)
-        _copy(chunk, done, out, position - base, count)
+        _copy(chunk, done, out, position - base, count)  # type: ignore[call-arg]
         position += count
         done += count
     return end
@@ -268,7 +268,7 @@ def frame(records, ends, base, begin, out, chunk, begins):
         chunk[CHUNK_HEADER] = 0  # not compressed
         chunk[CHUNK_HEADER + 1] = varint_size(size)
         at = _put_varint(chunk, CHUNK_HEADER + 2, size)
-        _copy(records, ends[record], chunk, at, size)
+        _copy(records, ends[record], chunk, at, size)  # type: ignore[call-arg]
         begin = put_chunk(out, base, begin, chunk, at + size - CHUNK_HEADER, _RECORDS_KIND, 1, size)
     return begin
 
@@ -301,7 +301,7 @@ def read_chunk(descriptor, begin, record, raw, chunk):
         if position % BLOCK == 0:
             position += BLOCK_HEADER
         count = min(BLOCK - position % BLOCK, end - position)
-        _copy(raw, position - begin, chunk, done, count)
+        _copy(raw, position - begin, chunk, done, count)  # type: ignore[call-arg]
         position += count
         done += count
     data = start + CHUNK_HEADER

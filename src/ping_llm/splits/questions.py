@@ -1,13 +1,13 @@
 """Questions about held-out measurements: one test per kind, each with what it may look back on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
-from ping_llm.measurements.ids import pairs_of
+from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.splits.check import among
 from ping_llm.splits.holdout import KINDS, Splits, is_timeless, shown_half
 
@@ -110,3 +110,47 @@ def _drawn(test: Columns, most: int, seed: int) -> Columns:
         return test
     random = np.random.default_rng(seed)
     return test.take(np.sort(random.choice(len(test), most, replace=False)))
+
+
+#: How many other sources and destinations are among the measurements of an excerpt, drawn from these.
+_OTHERS = (0, 0, 1, 3, 7)
+
+#: In so many of them nothing of the asked pair is known.
+_NEW_SHARE = 0.35
+
+
+def excerpts(data: Columns, count: int, most: int, seed: int = 0) -> Iterator[tuple[Columns, Test]]:
+    """At most `count` sets of 1 to `most` measurements, even in the logarithm, and a question to each.
+
+    They are as a user has them at hand: a question is about a measurement of the study, and known are earlier
+    ones among a few sources and destinations: the pair's own past, the source's other destinations, what
+    others measured.
+    """
+    random = np.random.default_rng(seed)
+    timeless = is_timeless(data)
+    data = data.sorted_by_time()
+    src, dst = Ids(data.src).of_rows, Ids(data.dst).of_rows
+    for row in random.permutation(len(data))[:count].tolist():
+        sources = _with_others(random, src, dst == dst[row], src[row])
+        destinations = _with_others(random, dst, src == src[row], dst[row])
+        known = np.isin(src, sources) & np.isin(dst, destinations)
+        if random.random() < _NEW_SHARE:
+            known &= (src != src[row]) | (dst != dst[row])
+        known[row] = False
+        if not timeless:
+            known &= data.time < data.time[row]
+        rows = np.flatnonzero(known)
+        size = int(np.exp(random.uniform(0, np.log(most + 1))))
+        if timeless:
+            rows = np.sort(random.permutation(rows)[:size])
+        if len(rows):
+            train = data.take(rows[-size:])
+            asked = data.take(np.array([row]))
+            yield train, Test("excerpt", "excerpt", asked, History(train), not timeless)
+
+
+def _with_others(random: np.random.Generator, ends: np.ndarray, met: np.ndarray, own: int) -> np.ndarray:
+    """An end and some of those that it was measured together with."""
+    others = np.unique(ends[met])
+    others = random.permutation(others[others != own])
+    return np.append(others[: random.choice(_OTHERS)], own)
