@@ -18,14 +18,16 @@ from ping_llm.answer.context import Context, Question
 from ping_llm.answer.crossed import Crossed, CrossedQuestion, Result, crossed_prompts, own_results
 from ping_llm.answer.methods.base import FLOOR_MS
 from ping_llm.answer.methods.pretrained import Pretrained
+from ping_llm.answer.past import pair_last
 from ping_llm.answer.recipe import FEW, Recipe
 from ping_llm.answer.report import results
 from ping_llm.cli import app, decide
 from ping_llm.cli import query as query_commands
 from ping_llm.contexts.crossing import MOST_OWN
 from ping_llm.errors import PingError, UsageError
-from ping_llm.measurements.addresses import Prefix, pack_one
+from ping_llm.measurements.addresses import Prefix, pack_one, parse_prefix
 from ping_llm.measurements.columns import NO_TIME, Columns
+from ping_llm.measurements.schema import Measurement
 from ping_llm.model.packaged import ERRORS, base_folder, packaged
 from ping_llm.tokens import reference
 from ping_llm.tokens.rtt import rtt_encoding
@@ -526,3 +528,15 @@ def test_a_choice_that_is_not_the_fastest_is_explained(tmp_path):
     text = CliRunner().invoke(app, [*asked, "--timeout", "60"], catch_exceptions=False).stdout
     assert text.startswith("choose 50.1.1.9")
     assert "more often" not in text
+
+
+def test_the_pair_and_its_network_are_read_last():
+    texts = ["198.51.100.7", "203.0.113.1", "198.51.100.9", "192.0.2.1", "198.51.100.7"]
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    known = [
+        Measurement(start + timedelta(minutes=minute), "192.0.2.77", text, 10.0 + minute)
+        for minute, text in enumerate(texts)
+    ]
+    moved = pair_last(Context.from_measurements(known), parse_prefix("198.51.100.7"))
+    assert moved.rtt.tolist() == [11.0, 13.0, 10.0, 12.0, 14.0]
+    assert moved.rank.tolist() == [3, 1, 4, 2, 0]  # what is left out first is as it was

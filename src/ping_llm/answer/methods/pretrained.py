@@ -21,7 +21,7 @@ from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID, capped
 from ping_llm.answer.methods.base import Method
 from ping_llm.answer.network import LOOK_BACK, averaged, end
-from ping_llm.answer.past import relevance
+from ping_llm.answer.past import pair_last, relevance
 from ping_llm.answer.prompts import Prompt
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
@@ -80,7 +80,8 @@ class Pretrained(Method):
                 time = int(queries.time[index])
                 when = some.time if time != NO_TIME else np.full(len(some), NO_TIME, np.int64)
                 shown = Context.of(queries.src[index], some.dst, when, some.rtt, np.arange(len(chosen)))
-                timed[index] = Question(src, dst, None if time == NO_TIME else time, shown)
+                asked_at = None if time == NO_TIME else time
+                timed[index] = Question(src, dst, asked_at, pair_last(shown, dst))
             else:
                 crossed[index] = self._question(src, dst, queries, index, known, room)
         keys = [
