@@ -4,6 +4,8 @@ A row of bytes is known by a hash of it: a number is found by binary search, and
 all that has to be kept. Two of ten million rows share a hash with a probability of 3 · 10⁻⁶.
 """
 
+from functools import cache
+
 import numpy as np
 
 from ping_llm.hashing import GOLDEN_INT, MASK, mix
@@ -71,17 +73,23 @@ def pairs_of(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
     return np.concatenate([src, dst], axis=1)
 
 
-#: Of a packed address, the bytes that tell its network: two of IPv4 (/16), six of IPv6 (/48).
-NETWORK_BYTES = {4: 14, 6: 6}
+def prefixes_of(packed: np.ndarray, ipv4_bits: int, ipv6_bits: int) -> np.ndarray:
+    """uint8 [n, 17]: the leading bits of each address, zeros up to 16 bytes, and whether it is IPv4."""
+    ipv4 = is_ipv4(packed)
+    masks = np.stack([_mask(ipv6_bits), _mask(96 + ipv4_bits)])
+    return np.concatenate([packed & masks[ipv4.astype(np.int64)], ipv4[:, None].astype(np.uint8)], axis=1)
+
+
+@cache
+def _mask(bits: int) -> np.ndarray:
+    ones = np.zeros(128, np.uint8)
+    ones[:bits] = 1
+    return np.packbits(ones)
 
 
 def networks_of(packed: np.ndarray) -> np.ndarray:
     """uint8 [n, 16]: the network of each address, /16 of IPv4 and /48 of IPv6, with zeros after it."""
-    out = packed.copy()
-    ipv4 = is_ipv4(packed)
-    out[ipv4, NETWORK_BYTES[4] :] = 0
-    out[~ipv4, NETWORK_BYTES[6] :] = 0
-    return out
+    return prefixes_of(packed, 16, 48)[:, :16]
 
 
 #: Bits of one filter at most, and of one member.

@@ -230,7 +230,7 @@ class PointMethod(Method):
         asked = asked.take(replied)
         predicted, group = self._points(asked.queries(), context.for_some(replied))
         novelty = Novelty.of(learn_on).classes(asked.src, asked.dst)
-        wide = _bin_probability(self.background, asked.rtt)
+        wide = probability_by(self.background, asked.rtt)
         errors = self._errors(asked, predicted, group, novelty, wide)
         self._residuals, self._weights = errors.residuals, errors.shares
         self._learn(train)
@@ -270,7 +270,7 @@ class PointMethod(Method):
             predicted.append(made[0])
             group.append(made[1])
             novelty.append(Novelty.of(train).classes(some.src, some.dst))
-            wide.append(_bin_probability(marginal(train), some.rtt))
+            wide.append(probability_by(marginal(train), some.rtt))
         return self._errors(
             Columns.concatenate(asked),
             *(np.concatenate(each) for each in (predicted, group, novelty, wide)),
@@ -308,7 +308,7 @@ class PointMethod(Method):
         return Errors(residuals, shares)
 
 
-def _bin_probability(one: RttDistributions, rtt: np.ndarray) -> np.ndarray:
+def probability_by(one: RttDistributions, rtt: np.ndarray) -> np.ndarray:
     """Of each result, by the only distribution of `one`."""
     same = np.zeros(len(rtt), np.int64)
     return RttDistributions(one.values, one.levels, np.zeros(len(rtt)), same).bin_probability(rtt)

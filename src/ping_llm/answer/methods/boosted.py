@@ -29,6 +29,7 @@ from ping_llm.answer.methods.base import (
     Method,
     best_share,
     marginal,
+    probability_by,
 )
 from ping_llm.compiled import kernel
 from ping_llm.errors import PingError
@@ -266,9 +267,7 @@ class Boosted(Method):
         levels = np.array(QUANTILES)
         off = target[:, None] - unseen
         pinball = np.where(off > 0, levels * off, (levels - 1) * off).mean(axis=2)
-        wide = RttDistributions(
-            self._background.values, self._background.levels, np.zeros(len(rtt)), np.zeros(len(rtt), np.int64)
-        ).bin_probability(rtt)
+        wide = probability_by(self._background, rtt)
         self._stage = np.full(Novelty.COUNT, len(self._stages) - 1)
         self._moved = np.zeros((Novelty.COUNT, len(QUANTILES)))
         self._share = np.full(Novelty.COUNT, BACKGROUND)

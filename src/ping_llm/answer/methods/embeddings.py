@@ -22,11 +22,12 @@ from ping_llm.answer.methods.base import (
     ENOUGH,
     FLOOR_MS,
     LEVELS,
-    SHARES,
     FailureRates,
     Method,
+    best_share,
     marginal,
     medians,
+    probability_by,
 )
 from ping_llm.answer.methods.embedding_network import BINS, Batch, Weights
 from ping_llm.answer.methods.known_pairs import (
@@ -280,16 +281,13 @@ class Embeddings(Method):
             rows = np.sort(random.permutation(rows)[:_CHOOSING])
             some = asked.take(rows)
             logits = self._logits(some.queries(), context.for_some(rows))
-            one = np.zeros(len(rows), np.int64)
-            wide = RttDistributions(
-                self._background.values, self._background.levels, np.zeros(len(rows)), one
-            ).bin_probability(some.rtt)
+            wide = probability_by(self._background, some.rtt)
             costs = {}
             for sharpness in _SHARPNESS:
                 made = RttDistributions(self._values(logits * sharpness), LEVELS, np.zeros(len(rows)))
                 own = made.bin_probability(some.rtt)
-                for share in SHARES:
-                    costs[sharpness, share] = float(bits_of((1 - share) * own + share * wide).mean())
+                share = best_share(own, wide)
+                costs[sharpness, share] = float(bits_of((1 - share) * own + share * wide).mean())
             best = min(costs, key=lambda choice: costs[choice])
             self._sharpness[number], self._share[number] = best
             if number == Novelty.NEW_DESTINATION:  # unless enough can be asked where both ends are new

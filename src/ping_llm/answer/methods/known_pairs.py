@@ -4,16 +4,15 @@ import numpy as np
 
 from ping_llm.answer.methods.embedding_network import LEVELS
 from ping_llm.compiled import kernel
-from ping_llm.measurements import addresses
 from ping_llm.measurements.columns import Columns
-from ping_llm.measurements.ids import Ids
+from ping_llm.measurements.ids import Ids, prefixes_of
 
 #: Results of the source, and of the destination, that a question shows.
 SHOWN = 24
 
-#: Bytes of a packed address that are a prefix with a vector: /8, /16, /24 and all; /32, /48, /64 and all.
-_IPV4_BYTES, _IPV6_BYTES = (13, 14, 15, 16), (4, 6, 8, 16)
-#: Of more ends of a side, those with the fewest pairs are known by their prefixes alone.
+#: Leading bits of an address that are a prefix with a vector.
+_IPV4_BITS, _IPV6_BITS = (8, 16, 24, 32), (32, 48, 64, 128)
+#: Of more ends of a side, those with the fewest measurements are not learned from.
 MOST_ENDS = 20_000
 
 
@@ -24,15 +23,14 @@ class Ends:
     """
 
     def __init__(self, packed: np.ndarray):
-        ends = Ids(packed)
         self.levels = [Ids(_prefix(packed, level)) for level in range(LEVELS)]
-        first = np.zeros(len(ends), np.int64)
-        first[ends.of_rows] = np.arange(len(packed))
         sizes = [len(ids) + 1 for ids in self.levels]
         self.starts = np.concatenate([[0], np.cumsum(sizes)])
+        finest = self.levels[-1]
+        some = np.zeros(len(finest), np.int64)
+        some[finest.of_rows] = np.arange(len(packed))
         #: int32 [ends, LEVELS], in the order of the finest level's numbers.
-        self.of_each = np.empty((len(ends), LEVELS), np.int32)
-        self.of_each[self.levels[-1].find(_prefix(packed[first], LEVELS - 1))] = self.rows(packed[first])
+        self.of_each = self.rows(packed[some])
 
     def __len__(self) -> int:
         return len(self.of_each)
@@ -54,15 +52,12 @@ class Ends:
     def shares_of_others(self) -> np.ndarray:
         """float64 [ends, LEVELS]: of the ends in each prefix of an end, the share that are others."""
         sizes = np.bincount(self.of_each.ravel(), minlength=self.table_rows)[self.of_each]
-        return 1.0 - 1.0 / sizes
+        out: np.ndarray = 1.0 - 1.0 / sizes
+        return out
 
 
 def _prefix(packed: np.ndarray, level: int) -> np.ndarray:
-    """uint8 [n, 17]: the leading bytes, and the IP version."""
-    ipv4 = addresses.is_ipv4(packed)
-    kept = np.where(ipv4, _IPV4_BYTES[level], _IPV6_BYTES[level])
-    prefix = np.where(np.arange(16) < kept[:, None], packed, 0).astype(np.uint8)
-    return np.concatenate([prefix, ipv4[:, None].astype(np.uint8)], axis=1)
+    return prefixes_of(packed, _IPV4_BITS[level], _IPV6_BITS[level])
 
 
 class Entries:

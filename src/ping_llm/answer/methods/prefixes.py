@@ -5,16 +5,14 @@ King (Gummadi et al., "King: estimating latency between arbitrary Internet end h
 iPlane's clustering by BGP atoms (Madhyastha et al., OSDI 2006), without their probes.
 """
 
-from functools import cache
 from typing import ClassVar
 
 import numpy as np
 
 from ping_llm.answer.methods.base import PointMethod, medians
-from ping_llm.measurements import addresses
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
-from ping_llm.measurements.ids import Ids
+from ping_llm.measurements.ids import Ids, prefixes_of
 
 # Leading bits of each width, for IPv4 and IPv6: a host, a site, a provider's block, a region, anywhere.
 _HOST, _SITE, _BLOCK, _REGION, _ANY = range(5)
@@ -79,17 +77,8 @@ class Prefixes(PointMethod):
 
 def _keys(src: np.ndarray, dst: np.ndarray, rung: tuple[int, int]) -> np.ndarray:
     """uint8 [n, 34]: both prefixes, and the IP version where nothing else tells it."""
-    return np.concatenate([_prefix(src, rung[0]), _prefix(dst, rung[1])], axis=1)
-
-
-def _prefix(packed: np.ndarray, width: int) -> np.ndarray:
-    ipv4 = addresses.is_ipv4(packed)
-    masks = np.stack([_mask(_IPV6_BITS[width]), _mask(96 + _IPV4_BITS[width])])
-    return np.concatenate([packed & masks[ipv4.astype(np.int64)], ipv4[:, None].astype(np.uint8)], axis=1)
-
-
-@cache
-def _mask(bits: int) -> np.ndarray:
-    ones = np.zeros(128, np.uint8)
-    ones[:bits] = 1
-    return np.packbits(ones)
+    ends = [
+        prefixes_of(end, _IPV4_BITS[width], _IPV6_BITS[width])
+        for end, width in zip((src, dst), rung, strict=True)
+    ]
+    return np.concatenate(ends, axis=1)
