@@ -1,19 +1,24 @@
-"""Make the packaged model from a trained run: export its weights, and fit its recipe on studies.
+"""Make the packaged model: export a run's weights, and fit a recipe on studies.
 
-    python scripts/make_base.py RUN --out FOLDER STUDY…
+    python scripts/make_base.py RUN --out FOLDER --relations FILE --without FILE:STUDY,STUDY … STUDY…
 
-STUDY is measurements (a folder of `ping-llm ingest` or `ping-llm simulate`). docs/base.md has the commands.
+STUDY is measurements (a folder of `ping-llm ingest` or `ping-llm simulate`). FILE is what train_relations.py
+writes. Each study's questions are asked with weights that were trained without it. docs/base.md has the
+commands.
 """
 
 import argparse
 import json
 from pathlib import Path
 
+from safetensors.numpy import load_file
+
 from ping_llm.answer.model import Model
-from ping_llm.answer.recipe import fit_recipe
+from ping_llm.answer.recipe import COMPONENTS, Study, fit_recipe
 from ping_llm.fit.held_out import held_out
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.model.export import export
+from ping_llm.model.packaged import NAME
 from ping_llm.splits.holdout import SplitOptions, fitting
 from ping_llm.splits.questions import excerpts
 
@@ -26,19 +31,32 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("studies", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--relations", type=Path, required=True, help="Weights for the recipe.")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="FILE:STUDY,…",
+        help="Weights that were trained without these studies; the others are asked with --relations.",
+    )  # fmt: skip
+    parser.add_argument("--network", action="store_true", help="With the run's network as a component.")
     parser.add_argument("--most", type=int, default=300, help="Questions of each kind and study.")
     parser.add_argument("--excerpts", type=int, default=300, help="Small sets of measurements per study.")
     options = parser.parse_args()
-    studies, small = [], []
+    relations = load_file(options.relations)
+    weights = {}
+    for each in options.without:
+        file, _, names = each.rpartition(":")
+        weights |= dict.fromkeys(names.split(","), load_file(file))
+    studies = []
     for path in options.studies:
         columns = read_measurements(path)
         splits = fitting(SplitOptions(), columns)
         train, tests = held_out(columns, splits, options.most)
-        studies.append((path.name, train, tests))
-        small += list(excerpts(columns, options.excerpts, LARGEST_EXCERPT))
+        small = list(excerpts(columns, options.excerpts, LARGEST_EXCERPT))
+        studies.append(Study(path.name, train, tests, small, weights.pop(path.name, relations)))
         print(path.name, len(train), {test.name: len(test.asked) for test in tests}, flush=True)
+    if weights:
+        parser.error(f"--without names no study: {', '.join(weights)}")
     model = Model.load(options.run, data=False)
-    recipe = fit_recipe(model, studies, small)
+    recipe = fit_recipe(model, studies, relations, (*COMPONENTS, *([NAME] if options.network else [])))
     export(options.run, options.out)
     recipe.save(options.out)
     print(json.dumps(recipe.as_dict(), indent=1))

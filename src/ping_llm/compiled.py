@@ -26,6 +26,9 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvid
 
 from ping_llm.files import cache_folder, can_write, say_no_cache
 
+#: Whether kernels are compiled. In an edge export's runner they are not.
+COMPILED = True
+
 _THIS = Path(__file__)
 _PACKAGE = _THIS.parent
 #: Longer than any kernel takes to compile: whoever has waited for so long compiles by itself.

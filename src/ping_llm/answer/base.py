@@ -7,8 +7,9 @@ shown them, simple methods are fitted to them, and the recipe says how far each 
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
@@ -28,10 +29,14 @@ from ping_llm.interchange import is_table
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
 from ping_llm.measurements.ids import Filter
+from ping_llm.model import export
 from ping_llm.model.packaged import NAME, packaged
 from ping_llm.rows.manifest import MANIFEST_FILE, load_manifest
 from ping_llm.splits.novelty import Novelty
 from ping_llm.tables import counted
+
+if TYPE_CHECKING:
+    from ping_llm.model.engine import Engine
 
 #: Data that are read into memory, at most: 56 bytes each, and as much again for the methods.
 MOST_READ = 20_000_000
@@ -50,6 +55,20 @@ _NOTHING = (
 )
 
 
+class _LateEngine:
+    """An engine that is made when it is first asked: answers by `relations` need neither it nor JAX."""
+
+    def __init__(self, model: export.Exported):
+        self.config, self._model = model.config, model
+
+    @cached_property
+    def _engine(self) -> "Engine":
+        return Model._engine(self._model)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
 class BaseModel(Model):
     """The packaged model. Without data, `about` gives one that answers about some."""
 
@@ -58,6 +77,10 @@ class BaseModel(Model):
     #: What it answers about, oldest first, and the stacks of its oldest parts, by their number.
     _known: Columns
     _stacks: dict[int, Stack]
+
+    @staticmethod
+    def _engine(model: export.Exported) -> "Engine":
+        return cast("Engine", _LateEngine(model))
 
     @classmethod
     def packaged(cls) -> "BaseModel":
@@ -192,7 +215,9 @@ class BaseModel(Model):
             return self._on(data).rtt_stream(questions, raw=raw, method=method)
         if self.stack is None:
             return self._from_contexts(questions, raw, method)
-        return self._from_stacks(questions, NAME if raw or method in (RAW, NETWORK) else method)
+        return self._from_stacks(
+            questions, self.recipe.network if raw or method in (RAW, NETWORK) else method
+        )
 
     def _from_stacks(self, questions: Sequence[Question], method: str) -> Iterator[tuple[int, RttAnswer]]:
         time = [NO_TIME if question.time is None else question.time for question in questions]

@@ -48,6 +48,9 @@ _COMPILED = '''\
 """Kernels as plain Python: there is no Numba here."""
 
 
+COMPILED = False
+
+
 def kernel(function):
     return function
 '''

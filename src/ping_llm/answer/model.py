@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from ping_llm.measurements.addresses import Prefix
 from ping_llm.model import export
 from ping_llm.model.doubts import doubts
 from ping_llm.model.packaged import base_folder
+
+if TYPE_CHECKING:
+    from ping_llm.model.engine import Engine
 
 
 class Model(RttModel, AddressQueries):
@@ -90,17 +93,21 @@ class Model(RttModel, AddressQueries):
     @classmethod
     def _loaded(cls, source: str | Path) -> Self:
         """Everything but data."""
-        from ping_llm.model.engine import Engine, keep_compiled  # imported late: an edge export needs no JAX
-
-        keep_compiled()
         model = export.read(source)
         encoding = edge.encoding_of(model.tokens, model.origin)
-        engine = Engine(model.config, model.tensors)
+        engine = cls._engine(model)
         stack = None if model.stack is None else Stack.load(model.stack)
         loaded = cls(engine, encoding, model.tokens, model.origin, stack)
         loaded.lost_to = edge.lost_to(model.stack)
         loaded.doubts = doubts(source)
         return loaded
+
+    @staticmethod
+    def _engine(model: export.Exported) -> "Engine":
+        from ping_llm.model.engine import Engine, keep_compiled  # imported late: an edge export needs no JAX
+
+        keep_compiled()
+        return Engine(model.config, model.tensors)
 
     @classmethod
     def _of(cls, other: RttModel) -> Self:

@@ -21,6 +21,9 @@ from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.methods.base import LEVELS, Errors, FailureRates, Method, PointMethod
 from ping_llm.answer.methods.pretrained import Pretrained
 from ping_llm.answer.methods.registry import make, usable
+from ping_llm.answer.methods.relation_network import Weights
+from ping_llm.answer.methods.relation_network import check as check_relations
+from ping_llm.answer.methods.relations import RELATED, Relations
 from ping_llm.answer.questions import AMOUNTS, CELLS, KINDS, NAMES
 from ping_llm.answer.stack import Stack
 from ping_llm.answer.stacking import Part, ask, parts_of, recalibration, single_numbers
@@ -29,7 +32,7 @@ from ping_llm.errors import PingError
 from ping_llm.files import write_bytes, write_json
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
-from ping_llm.model.packaged import ERRORS, NAME, RECIPE
+from ping_llm.model.packaged import ERRORS, NAME, RECIPE, RELATIONS
 from ping_llm.progress import Progress
 from ping_llm.splits.holdout import inner_splits_kept
 from ping_llm.splits.novelty import Novelty
@@ -38,10 +41,12 @@ from ping_llm.splits.questions import Test
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
-FORMAT = 2
+#: 2 had no weights of `relations`.
+FORMAT, _READ = 3, (2, 3)
 
-#: Components beside the network: what is fitted in seconds, one of each family.
+#: The network that reads related results, and what is fitted in seconds, one of each family.
 COMPONENTS = (
+    RELATED,
     "global",
     "by source",
     "by destination",
@@ -54,8 +59,7 @@ COMPONENTS = (
     "pair last",
 )
 
-#: The network is asked about everything.
-_LEAST_SHARE = 0.001
+#: What has less is not asked.
 _LEAST_WEIGHT = 0.01
 
 #: With so many measurements both mixtures count alike. Bits about 200 excerpts of four studies, with 300,
@@ -116,6 +120,12 @@ class Recipe:
     few: Mixture
     errors: dict[str, Errors]
     about: dict[str, Any] = field(default_factory=dict)
+    relations: Weights | None = None
+
+    @property
+    def network(self) -> str:
+        """The component that is a network trained on other data, by name."""
+        return RELATED if RELATED in self.components else NAME
 
     def stack(self, data: Columns, model: "Model", kept: Stack | None = None, *, learn: bool = True) -> Stack:
         """The stack for these data; without any, the network alone, which then knows only what is usual.
@@ -125,16 +135,18 @@ class Recipe:
           learn: with what takes half a minute to learn.
         """
         if not len(data):
-            return self.with_methods({NAME: Pretrained(model).fit(data)}, data)
+            return self.with_methods({self.network: self._made(self.network, model).fit(data)}, data)
         data = data.sorted_by_time().take(slice(-MOST_MEASUREMENTS, None))
         if kept is not None:
-            methods, known = {**kept.methods, NAME: Pretrained(model).fit(data)}, Novelty.of(data)
+            methods, known = kept.methods, Novelty.of(data)
+            if NAME in self.components:
+                methods = methods | {NAME: Pretrained(model).fit(data)}
             return replace(kept, methods=methods, trained=known, network_trained=known)
         used = self._mixture(len(data)).weights.max(axis=0) > 0
         used &= (learn and LEARNED in usable()) | (np.array(self.components) != LEARNED)
         with inner_splits_kept():
             methods = {
-                name: _made(name, model, self.errors).fit(data)
+                name: self._made(name, model).fit(data)
                 for name, is_used in zip(self.components, used, strict=True)
                 if is_used
             }
@@ -143,9 +155,7 @@ class Recipe:
     def _mixture(self, measurements: int) -> Mixture:
         """That of so many measurements, without weights that cost time and change nothing."""
         made = self.few.towards(self.many, measurements / (measurements + FEW))
-        weights = np.where(
-            (made.weights < _LEAST_WEIGHT) & (np.array(self.components) != NAME), 0.0, made.weights
-        )
+        weights = np.where(made.weights < _LEAST_WEIGHT, 0.0, made.weights)
         return replace(made, weights=weights / weights.sum(axis=1, keepdims=True))
 
     def with_methods(self, methods: dict[str, Method], data: Columns) -> Stack:
@@ -154,6 +164,7 @@ class Recipe:
         mixture = self._mixture(len(data))
         kept = [i for i, name in enumerate(self.components) if name in methods]
         weights = mixture.weights[:, kept]
+        weights[weights.sum(axis=1) == 0] = 1.0  # only methods that others were preferred to are there
         return Stack(
             tuple(self.components[i] for i in kept), methods,
             weights / weights.sum(axis=1, keepdims=True), np.zeros(KINDS),
@@ -168,7 +179,8 @@ class Recipe:
           asked: divisions of the data: what the methods learn from, and questions about the rest.
         """
         start = self._with_learned() if LEARNED in usable() else self
-        many, figures = _fit_mixture(model, start.errors, start.components, asked, start.many)
+        known = [(learned, parts, self.relations) for learned, parts in asked]
+        many, figures = _fit_mixture(model, start.errors, start.components, known, start.many)
         return replace(start, many=many, about=self.about | {"held_out": figures})
 
     def _with_learned(self) -> "Recipe":
@@ -208,6 +220,8 @@ class Recipe:
         arrays = {f"{name}/residuals": e.residuals.astype(np.float32) for name, e in self.errors.items()}
         arrays |= {f"{name}/shares": e.shares.astype(np.float32) for name, e in self.errors.items()}
         write_bytes(folder / ERRORS, save(arrays))
+        if self.relations is not None:
+            write_bytes(folder / RELATIONS, save(self.relations))
         values = {
             "components": self.components,
             "many": self.many.as_dict(),
@@ -225,15 +239,21 @@ class Recipe:
         path = folder / RECIPE
         try:
             stored = json.loads(path.read_text())
-            if stored["format"] != FORMAT:
+            if stored["format"] not in _READ:
                 raise PingError(f"{path} has format {stored['format']}, this version reads {FORMAT}")
             values = stored["recipe"]
             components = tuple(values["components"])
             many, few = (Mixture.of(values[name], len(components)) for name in ("many", "few"))
             errors = _errors(load_file(folder / ERRORS), components)
+            relations = load_file(folder / RELATIONS) if RELATED in components else None
+            if relations is not None:
+                check_relations(relations)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise PingError(f"{path} is not a recipe ({error})") from None
-        return cls(components, many, few, errors, values["about"])
+        return cls(components, many, few, errors, values["about"], relations)
+
+    def _made(self, name: str, model: "Model") -> Method:
+        return _made(name, model, self.errors, self.relations)
 
 
 def _errors(arrays: dict[str, np.ndarray], components: Sequence[str]) -> dict[str, Errors]:
@@ -253,40 +273,58 @@ def _errors(arrays: dict[str, np.ndarray], components: Sequence[str]) -> dict[st
     return out
 
 
-def _made(name: str, model: "Model", errors: dict[str, Errors]) -> Method:
+def _made(name: str, model: "Model | None", errors: dict[str, Errors], relations: Weights | None) -> Method:
     if name == NAME:
+        assert model is not None
         return Pretrained(model)
+    if name == RELATED:
+        return Relations(relations)
     method = make(name)
     if isinstance(method, PointMethod):
         method.elsewhere = errors.get(name)
     return method
 
 
+@dataclass(frozen=True)
+class Study:
+    """What a recipe is fitted on.
+
+    Attributes:
+      train: what the methods learn from; `tests`: questions about the rest.
+      small: small sets of its measurements, and a question to each (`excerpts`).
+      relations: weights of `relations` that were trained without this study. What has seen it is trusted
+        more than it should be.
+    """
+
+    name: str
+    train: Columns
+    tests: Sequence[Test]
+    small: Sequence[tuple[Columns, Test]]
+    relations: Weights
+
+
 def fit_recipe(
-    model: "Model",
-    studies: Sequence[tuple[str, Columns, Sequence[Test]]],
-    small: Sequence[tuple[Columns, Test]],
-    names: Sequence[str] = (NAME, *COMPONENTS),
+    model: "Model | None", studies: Sequence[Study], relations: Weights, names: Sequence[str] = COMPONENTS
 ) -> Recipe:
     """Weights and calibration that serve all studies.
 
+    Errors with few measurements are learned from every other excerpt, the mixture for few from the rest.
+
     Args:
-      studies: of each its name, what the methods learn from, and questions about the rest.
-      small: small sets of measurements, and a question to each (`excerpts`). Errors are learned from
-        every other of them, the mixture for few measurements from the rest.
+      relations: the weights that the recipe is for.
     """
-    learned = [(train, test.asked, test.context) for train, test in small[::2]]
+    learned = [(train, test.asked, test.context) for study in studies for train, test in study.small[::2]]
     errors = {
         name: method.errors_on(learned)
         for name in names
         if name != NAME and isinstance(method := make(name), PointMethod)
     }
-    many, held_out = _fit_mixture(
-        model, errors, names, [(train, parts_of(tests)) for _, train, tests in studies]
-    )
-    few, held_out_few = _fit_mixture(
-        model, errors, names, [(train, [_part(test)]) for train, test in small[1::2]]
-    )
+    whole = [(study.train, parts_of(study.tests), study.relations) for study in studies]
+    small = [
+        (train, [_part(test)], study.relations) for study in studies for train, test in study.small[1::2]
+    ]
+    many, held_out = _fit_mixture(model, errors, names, whole)
+    few, held_out_few = _fit_mixture(model, errors, names, small)
     used = [i for i, _ in enumerate(names) if max(many.weights[:, i].max(), few.weights[:, i].max()) > 0]
     components = tuple(names[i] for i in used)
     return Recipe(
@@ -294,7 +332,8 @@ def fit_recipe(
         replace(many, weights=many.weights[:, used]),
         replace(few, weights=few.weights[:, used]),
         {name: own for name, own in errors.items() if name in components},
-        {"studies": [name for name, _, _ in studies], "held_out": held_out, "held_out_few": held_out_few},
+        {"studies": [study.name for study in studies], "held_out": held_out, "held_out_few": held_out_few},
+        relations,
     )
 
 
@@ -303,27 +342,29 @@ def _part(test: Test) -> Part:
 
 
 def _fit_mixture(
-    model: "Model",
+    model: "Model | None",
     errors: dict[str, Errors],
     names: Sequence[str],
-    asked: Sequence[tuple[Columns, Sequence[Part]]],
+    asked: Sequence[tuple[Columns, Sequence[Part], Weights | None]],
     usual: Mixture | None = None,
 ) -> tuple[Mixture, dict[str, Any]]:
     """The mixture that serves these questions, and its figures on them.
 
     Args:
-      asked: what the methods learn from, and questions about the rest.
+      asked: what the methods learn from, questions about the rest, and the weights of `relations`.
       usual: a mixture that served other data, to begin with.
     """
     several, answered = [], []
-    with Progress("groups of held-out questions", sum(len(parts) for _, parts in asked)) as progress:
-        for train, parts in asked:
-            methods = {name: _made(name, model, errors).fit(train) for name in names}
-            methods[NAME] = network = _Noted(methods[NAME])
-            several.append(ask(None, methods, Novelty.of(train), parts, 0.0, quiet=True))
+    with Progress("groups of held-out questions", sum(len(parts) for _, parts, _ in asked)) as progress:
+        for train, parts, relations in asked:
+            with inner_splits_kept():
+                methods = {name: _made(name, model, errors, relations).fit(train) for name in names}
+            noted = {name: _Noted(methods[name]) for name in (NAME, LEARNED) if name in methods}
+            trained = Novelty.of(train)
+            several.append(ask(None, methods | noted, trained, parts, 0.0, quiet=True))
             answered += [
-                (train, methods | {NAME: Answered(known)}, part)
-                for known, part in zip(network.answers, parts, strict=True)
+                (train, methods, part, {name: method.answers[number] for name, method in noted.items()})
+                for number, part in enumerate(parts)
             ]
             progress.advance(len(parts))
     held = Held.concatenate(several)
@@ -335,13 +376,13 @@ def _fit_mixture(
     else:
         weights = moved_weights(held, usual.weights, USUAL_ENDS)
         _let_in(weights, usual.point_methods, names)
-    weights = (1 - _LEAST_SHARE) * weights + _LEAST_SHARE * (np.array(names) == NAME)
     power = fit_past_power(held, weights, names, begin.past_power)
     shift, scale = recalibration(held, weights, names, power, (begin.shift, begin.scale))
     draft = Mixture(weights, shift, scale, np.zeros(KINDS), (), power)
     recipe = Recipe(tuple(names), draft, draft, {})
-    again = [(recipe.with_methods(methods, train), part) for train, methods, part in answered]
-    share, own, figures = single_numbers(again, held, begin.point_methods)
+    again = [(recipe.with_methods(methods, train), part) for train, methods, part, _ in answered]
+    known = [before for *_, before in answered]
+    share, own, figures = single_numbers(again, held, begin.point_methods, known)
     return replace(draft, typical_share=share, point_methods=own), figures
 
 
@@ -369,20 +410,3 @@ class _Noted(Method):
     def predict(self, queries: Queries, context: History) -> RttDistributions:
         self.answers.append(self._method.predict(queries, context))
         return self.answers[-1]
-
-
-class Answered(Method):
-    """Answers that are there already, to the questions that are asked next."""
-
-    name = NAME
-
-    def __init__(self, answers: RttDistributions):
-        self._answers = answers
-
-    def fit(self, train: Columns) -> Self:
-        return self
-
-    def predict(self, queries: Queries, context: History) -> RttDistributions:
-        # The network has a weight in every cell of a recipe, so all of a chunk are asked at once.
-        assert len(queries) == len(self._answers)
-        return self._answers

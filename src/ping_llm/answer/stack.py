@@ -7,7 +7,7 @@ takes is kept beside the weights of the network, in a run and in an export: stac
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -130,26 +130,37 @@ class Stack:
             assert model is not None
             return self.capped(network.curves(model, part, back, self.network_trained))
 
-        return self._mixed(ask, queries, history)
+        return self._mixed(ask, queries, history, {})
 
     def capped(self, own: network.Curves) -> network.Curves:
         """The network's curves without what lies above twice the largest RTT that it was trained on."""
         return replace(own, levels=capped(own.levels, self.most_ms))
 
-    def answer_with(self, own: network.Curves | None, queries: Queries, history: History) -> Answers:
-        """The same where the network was asked before, and its curves capped."""
+    def answer_with(
+        self,
+        own: network.Curves | None,
+        queries: Queries,
+        history: History,
+        known: Mapping[str, RttDistributions] | None = None,
+    ) -> Answers:
+        """The same where the network was asked before, and its curves capped.
+
+        Args:
+          known: what methods have answered before, by their names.
+        """
 
         def look_up(part: Queries, back: History, rows: np.ndarray) -> network.Curves:
             assert own is not None
             return network.Curves(own.levels[rows], own.failure[rows], own.used[rows])
 
-        return self._mixed(look_up, queries, history)
+        return self._mixed(look_up, queries, history, known or {})
 
     def _mixed(
         self,
         ask: Callable[[Queries, History, np.ndarray], network.Curves],
         queries: Queries,
         history: History,
+        answered: Mapping[str, RttDistributions],
     ) -> Answers:
         known = evidence(queries, history, self.trained)
         weights = self.weights[known.cell]
@@ -169,7 +180,8 @@ class Stack:
                 lost, used[rows] = own.failure, own.used
                 answers = RttDistributions(np.broadcast_to(GRID, curve.shape), curve, lost)
             else:
-                answers = self.methods[name].predict(part, back)
+                before = answered.get(name)
+                answers = self.methods[name].predict(part, back) if before is None else before.take(rows)
                 curve, lost = answers.on(GRID), answers.failure
             if (wanted := chosen[rows] == name).any():
                 points[rows[wanted]] = answers.point[wanted]

@@ -12,7 +12,7 @@ The mixture is then recalibrated: where held-out results fall in it must look un
 distributions is too wide (Ranjan and Gneiting, "Combining probability forecasts", JRSS B 2010).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ping_llm.answer import network, own_past
+from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID, capped
 from ping_llm.answer.methods.base import FailureRates, Method
 from ping_llm.answer.methods.registry import make
@@ -255,7 +256,10 @@ def recalibration(
 
 
 def single_numbers(
-    asked: Sequence[tuple[Stack, Part]], held: Held, usual: Sequence[str] = ()
+    asked: Sequence[tuple[Stack, Part]],
+    held: Held,
+    usual: Sequence[str] = (),
+    known: Sequence[Mapping[str, RttDistributions]] = (),
 ) -> tuple[np.ndarray, tuple[str, ...], dict[str, Any]]:
     """The rules for the single number, and what the stack makes of the held-out questions.
 
@@ -263,17 +267,19 @@ def single_numbers(
       asked: the parts of the questions, each with the stack that answers it; all have the same weights.
       held: all of the questions.
       usual: as for `point_methods`.
+      known: of each part, what methods have answered before.
     """
     errors = {share: [] for share in _SHARES}  # type: dict[float, list[np.ndarray]]
     inside, bits, start = [], [], 0
     stack = asked[0][0]
-    for stack, part in asked:
+    for number, (stack, part) in enumerate(asked):
         end = start + len(part.rtt)
         own = None
         if held.curves is not None:
             levels = held.curves.levels[start:end].astype(np.float64)
             own = network.Curves(levels, held.curves.failure[start:end], held.curves.used[start:end])
-        answers = stack.answer_with(own, part.queries, part.context).distributions
+        before = known[number] if known else None
+        answers = stack.answer_with(own, part.queries, part.context, before).distributions
         for share in _SHARES:
             point = answers.typical(share) if share else answers.median
             errors[share].append(np.abs(point - part.rtt))

@@ -16,7 +16,6 @@ from ping_llm.answer.base import BaseModel
 from ping_llm.answer.methods.base import Answering
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.model import Model
-from ping_llm.answer.recipe import Answered
 from ping_llm.answer.show import moment_text
 from ping_llm.answer.stack import CHUNK
 from ping_llm.errors import UsageError
@@ -34,7 +33,7 @@ from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.model import export
-from ping_llm.model.packaged import NAME, base_folder
+from ping_llm.model.packaged import base_folder
 from ping_llm.progress import Progress
 from ping_llm.splits.novelty import Novelty
 
@@ -184,7 +183,7 @@ def answer_by_run(model: Model, test: Test, data: EvaluationData) -> dict[str, S
 
 def _answer_by_base(model: BaseModel, test: Test) -> dict[str, Scores]:
     """The same of the packaged model, whose network is a component of its stack like any other."""
-    stack = model.stack
+    stack, name = model.stack, model.recipe.network
     assert stack is not None
     parts: dict[str, list[Scores]] = {"network": [], "stack": []}
     queries = test.queries()
@@ -192,10 +191,10 @@ def _answer_by_base(model: BaseModel, test: Test) -> dict[str, Scores]:
         rows = slice(start, start + CHUNK)
         asked, rtt = queries.take(rows), test.asked.rtt[rows]
         context = test.context.for_some(rows)
-        own = stack.methods[NAME].predict(asked, context)
-        known = replace(stack, methods={**stack.methods, NAME: Answered(own)})
+        own = stack.methods[name].predict(asked, context)
         parts["network"].append(Scores.of(own, rtt))
-        parts["stack"].append(Scores.of(known.answer(None, asked, context).distributions, rtt))
+        made = stack.answer_with(None, asked, context, {name: own})
+        parts["stack"].append(Scores.of(made.distributions, rtt))
     return {name: Scores.concatenate(several) for name, several in parts.items()}
 
 

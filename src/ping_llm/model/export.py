@@ -12,7 +12,7 @@ from ping_llm.files import read_object, read_yaml, whole_file, write_bytes, writ
 from ping_llm.locks import only_writer
 from ping_llm.model import checkpoint, weights
 from ping_llm.model.config import ModelConfig
-from ping_llm.model.packaged import ERRORS, RECIPE
+from ping_llm.model.packaged import ERRORS, RECIPE, RELATIONS
 from ping_llm.tokens.vocab import EXTRA_FORMAT, OPTIONAL, VOCABULARY_SIZE
 
 WEIGHTS, CONFIG, TOKENS, RUN, STACK = "model.safetensors", "config.json", "tokens.json", "run.json", "stack"
@@ -66,8 +66,9 @@ def export(source: Path | str, out: Path | str, *, tokens: dict[str, Any] | None
         model = replace(model, stack=None)  # its methods are of the data that stay behind
     with only_writer(Path(out), "export"):
         written = _write_all(model, model.tokens | (tokens or {}), Path(out))
-        for name in (ERRORS, RECIPE) if recipe else ():
-            write_bytes(written / name, (Path(source) / name).read_bytes())
+        for name in (ERRORS, RELATIONS, RECIPE) if recipe else ():
+            if (Path(source) / name).is_file():  # a recipe of format 2 has no relations
+                write_bytes(written / name, (Path(source) / name).read_bytes())
     return written
 
 

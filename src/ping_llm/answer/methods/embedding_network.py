@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ping_llm.compiled import kernel
+from ping_llm.compiled import COMPILED, kernel
 
 #: Numbers of a vector, of an attention (heads × numbers), of the layers above, and bins of log RTT.
 VECTOR = 24
@@ -169,9 +169,17 @@ def _silu(xp: Any, x: Any) -> Any:
     return x * (0.5 + 0.5 * xp.tanh(0.5 * x))
 
 
-@kernel
 def dense(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """x @ weights; a row's result does not depend on the other rows, which BLAS does not promise."""
+    """x @ weights; a row's result does not depend on the other rows, which BLAS does not promise.
+
+    On a small device it may: one question is asked there at a time, and nothing is compiled.
+    """
+    out: np.ndarray = _dense(x, weights) if COMPILED else x @ weights
+    return out
+
+
+@kernel
+def _dense(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
     out = np.zeros((len(x), weights.shape[1]), np.float32)
     for i in range(len(x)):
         for k in range(weights.shape[0]):

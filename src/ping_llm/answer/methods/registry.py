@@ -14,6 +14,8 @@ from ping_llm.answer.methods.marginals import ByDestination, BySource, Global
 from ping_llm.answer.methods.neighbours import Neighbours
 from ping_llm.answer.methods.pair_history import PairHistory
 from ping_llm.answer.methods.prefixes import Prefixes
+from ping_llm.answer.methods.relation_features import PairMatrix
+from ping_llm.answer.methods.relations import Relations
 from ping_llm.answer.methods.vivaldi import Vivaldi
 from ping_llm.errors import UsageError
 from ping_llm.measurements.ids import Ids
@@ -30,6 +32,7 @@ BASELINES: dict[str, Callable[[], Method]] = {
     "neighbours": Neighbours,
     "boosted": Boosted,
     "embeddings": Embeddings,
+    "relations": Relations,
     "pair trained": partial(PairHistory, "trained"),
     "pair hour": partial(PairHistory, "hour"),
     "pair median": partial(PairHistory, "median"),
@@ -38,8 +41,12 @@ BASELINES: dict[str, Callable[[], Method]] = {
     "pair last": partial(PairHistory, "last"),
 }
 
-#: The package that fits a method, and the extra that brings it. Answers do without.
-FITTED_BY = {"boosted": ("sklearn", "evaluate"), "embeddings": ("jax", "query")}
+#: The package that fits a method, or reads its weights, and the extra that brings it. Answers do without.
+FITTED_BY = {
+    "boosted": ("sklearn", "evaluate"),
+    "embeddings": ("jax", "query"),
+    "relations": ("safetensors", "query"),
+}
 
 
 def make(name: str) -> Method:
@@ -65,5 +72,6 @@ def kept_classes() -> list[type]:
     """The classes that a fitted method is made of, for `answer.state`."""
     return [
         Global, BySource, ByDestination, Prefixes, Vivaldi, Dmfsgd, Neighbours, Boosted, Embeddings,
-        PairHistory, Trees, Ends, Entries, FailureRates, Medians, Novelty, Ids, RttDistributions,
+        Relations, PairMatrix, PairHistory, Trees, Ends, Entries, FailureRates, Medians, Novelty, Ids,
+        RttDistributions,
     ]  # fmt: skip

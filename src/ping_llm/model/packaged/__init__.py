@@ -12,6 +12,9 @@ RECIPE = "recipe.json"
 #: Beside the recipe: the errors that simple methods make about other data.
 ERRORS = "errors.safetensors"
 
+#: The weights of the method `relations`.
+RELATIONS = "relations.safetensors"
+
 #: What a run or an export has.
 _RUN = "run.json"
 _OF_A_MODEL = (_RUN, "checkpoints", "export", "config.json")

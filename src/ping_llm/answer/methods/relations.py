@@ -1,0 +1,105 @@
+"""Relations: a small network, trained on other data, that reads the results most related to a question.
+
+It has learned what follows from results of other sources to the destination, of the source to other
+destinations, of ends near by address, and of the pair itself, as far as other studies bear that out. It knows
+no address, so nothing of it has to be fitted: `fit` is to index the measurements.
+
+As TabPFN does for tables (Hollmann et al., "Accurate predictions on small data with a tabular foundation
+model", Nature 2025), and inductive matrix completion for graphs (Zhang and Chen, "Inductive matrix completion
+based on graph neural networks", ICLR 2020).
+"""
+
+from functools import cache
+from typing import Self
+
+import numpy as np
+
+from ping_llm.answer.distribution import RttDistributions
+from ping_llm.answer.grid import GRID
+from ping_llm.answer.methods import relation_network as network
+from ping_llm.answer.methods.base import FLOOR_MS, FailureRates, Method, marginal
+from ping_llm.answer.methods.known_pairs import newest_of_each
+from ping_llm.answer.methods.relation_features import PairMatrix, features, of_matrix
+from ping_llm.answer.methods.relation_kernels import Features, Question, Shown
+from ping_llm.answer.methods.relation_network import Weights
+from ping_llm.measurements.columns import Columns, Queries
+from ping_llm.measurements.history import History
+from ping_llm.model.packaged import RELATIONS, packaged
+
+#: Its name.
+RELATED = "relations"
+
+#: Share of the marginal in every answer, which bounds the cost of an unexpected result.
+_BACKGROUND = 0.005
+#: How far back the newest results of a source that is not known are looked for, and of how many destinations.
+_LOOK_BACK, _MOST = 512, 64
+
+_LOGS = np.log(GRID + FLOOR_MS)
+
+
+class Relations(Method):
+    name = RELATED
+    paper = "a network of this package, trained on other data (docs/base.md)"
+
+    def __init__(self, weights: Weights | None = None):
+        self._weights = packaged_weights() if weights is None else weights
+
+    def fit(self, train: Columns) -> Self:
+        self._matrix = PairMatrix(train.take(train.replied))
+        self._failures = FailureRates(train)
+        wide = marginal(train)
+        self._background = np.interp(GRID, wide.values[0], np.broadcast_to(wide.levels, wide.values.shape)[0])
+        return self
+
+    def predict(self, queries: Queries, context: History) -> RttDistributions:
+        levels = network.curves(self._weights, self.features(queries, context), _LOGS)
+        levels += _BACKGROUND * (self._background - levels)
+        levels[:, 0], levels[:, -1] = 0.0, 1.0
+        failure = self._failures.by_pair(queries, context)
+        return RttDistributions(np.broadcast_to(GRID, levels.shape), levels, failure)
+
+    def features(self, queries: Queries, context: History) -> Features:
+        """What the network is shown."""
+        matrix = self._matrix
+        source, destination = matrix.sources.find(queries.src), matrix.destinations.find(queries.dst)
+        asked = Question(
+            source, destination, matrix.sources.rows(queries.src), matrix.destinations.rows(queries.dst)
+        )
+        row, column = of_matrix(matrix.rows, source), of_matrix(matrix.columns, destination)
+        past = context.replies_of_pair(queries)
+        return features(
+            matrix, asked, self._look_back(queries, context, source, row), column, past, queries.time
+        )
+
+    def check(self) -> None:
+        """Refuse stored values that do not belong together."""
+        network.check(self._weights)
+        if self._background.shape != GRID.shape:
+            raise ValueError("the marginal is not on the grid")
+
+    def _look_back(self, queries: Queries, context: History, source: np.ndarray, known: Shown) -> Shown:
+        """The rows, with the newest results of sources that are not known, one of each destination."""
+        new = np.flatnonzero(source < 0)
+        past = context.of_source(queries)
+        low, high = np.maximum(past.low, past.high - _LOOK_BACK)[new], past.high[new]
+        count = high - low
+        start = np.cumsum(count) - count
+        recent = past.columns.take(np.repeat(low - start, count) + np.arange(count.sum()))
+        node = np.where(recent.replied, self._matrix.destinations.find(recent.dst), -1)
+        nobody = np.full(len(new), -1, np.int64)
+        places = newest_of_each(node.astype(np.int64), start, start + count, nobody, _MOST)
+        of_each = (places >= 0).sum(axis=1)
+        ends = np.cumsum(of_each)
+        chosen = places[places >= 0]
+        out_low, out_high, own = known.low.copy(), known.high.copy(), known.own.copy()
+        out_low[new], out_high[new], own[new] = ends - of_each, ends, True
+        value = np.log(np.maximum(recent.rtt[chosen], 0.0) + FLOOR_MS)
+        return Shown(out_low, out_high, own, node[chosen].astype(np.int64), value, known.hidden)
+
+
+@cache
+def packaged_weights() -> Weights:
+    """Those in the package."""
+    from safetensors.numpy import load_file
+
+    return load_file(packaged() / RELATIONS)
