@@ -51,8 +51,6 @@ COMPONENTS = (
     "by source",
     "by destination",
     "prefixes",
-    "vivaldi",
-    "dmfsgd",
     "neighbours",
     "pair weighted",
     "pair recent",
