@@ -21,7 +21,7 @@ probability = st.sampled_from([0.0, 0.1, 0.5, 1.0])
 @st.composite
 def options(draw):
     share, focus = draw(probability), draw(probability)
-    extra = draw(st.sets(st.sampled_from(["time", "size", "errors", "msm_id", "probe_id"])))
+    extra = draw(st.sets(st.sampled_from(["time", "size", "errors", "msm_id", "probe_id", "throughput"])))
     return ContextOptions(
         repeat_source=draw(probability),
         prefix_probability=draw(probability),
