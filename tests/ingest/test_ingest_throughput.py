@@ -18,9 +18,9 @@ START = 1_700_000_000
 GOLDEN = Path(__file__).parents[1] / "golden" / "measurements-3.parquet"
 
 
-def table(count=8, throughputs=(94.3, None, 0.0, 1000.0), **more) -> pa.Table:
-    """Measurements of two days."""
-    days = [(START + 60 * i + 86_400 * (i % 2)) * 1_000_000 for i in range(count)]
+def table(count=8, throughputs=(94.3, None, 0.0, 1000.0), day=0) -> pa.Table:
+    """Measurements of two days, from `day` on."""
+    days = [(START + 60 * i + 86_400 * (day + i % 2)) * 1_000_000 for i in range(count)]
     mbps = [throughputs[i % len(throughputs)] for i in range(count)]
     return pa.table(
         {
@@ -29,7 +29,6 @@ def table(count=8, throughputs=(94.3, None, 0.0, 1000.0), **more) -> pa.Table:
             "dst_addr": ["198.51.100.7"] * count,
             "rtt": [float(i) for i in range(count)],
             "throughput_mbps": pa.array(mbps, pa.float64()),
-            **more,
         }
     )
 
@@ -109,8 +108,9 @@ def test_results_that_differ_in_their_throughput_are_two(tmp_path):
 
 def test_append_gives_the_bytes_of_one_run(tmp_path):
     pq.write_table(table().drop_columns("throughput_mbps"), tmp_path / "1.parquet")
-    pq.write_table(table(count=12), tmp_path / "2.parquet")
-    later = table(count=4).drop_columns("throughput_mbps")
+    # The days of the first file have no new measurement, and yet one more column.
+    pq.write_table(table(count=12, day=5), tmp_path / "2.parquet")
+    later = table(count=4, day=5).drop_columns("throughput_mbps")
     pq.write_table(later.set_column(3, "rtt", pa.array([50.0, 51.0, 52.0, 53.0])), tmp_path / "3.parquet")
     paths = [str(tmp_path / f"{number}.parquet") for number in (1, 2, 3)]
     ingest(paths, tmp_path / "all", workers=1)
