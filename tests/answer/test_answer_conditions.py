@@ -135,7 +135,7 @@ def test_conditions_change_the_answer_by_every_way_of_asking(knowing_run, rows, 
         assert np.abs(small.levels - large.levels).max() > 1e-6, how
         slow, fast = (
             loaded.rtt(src, dst, AT, conditions={"throughput": mbps}, **how).distribution
-            for mbps in (1, 900.5)
+            for mbps in (0.25, 0.5)  # whole numbers would be one
         )
         assert np.abs(slow.levels - fast.levels).max() > 1e-6, how
     (note,) = [
