@@ -73,7 +73,7 @@ def test_a_cut_connection_is_continued(store):
     assert fetched("gs://bucket/large") == {"large": content}
     assert store.cut == 0
 
-    assert max(store.ranges) > len(content) // 4  # what was there before is not read again
+    assert max(store.ranges) > len(content) // 4  # Google's client continues by itself
 
 
 def test_a_store_that_refuses_for_a_while_and_one_that_does_not_stop(store):
