@@ -34,11 +34,15 @@ class Store:
         return sorted(key for key in self.objects if key.startswith(prefix))
 
 
-@contextmanager
 def serving():
     """A store that answers at `url` inside the block."""
-    store = Store()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": store}))
+    return serving_with(_S3Handler, Store())
+
+
+@contextmanager
+def serving_with(handler, store):
+    """The same with the handler of another store's requests."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler,), {"store": store}))
     store.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -50,7 +54,9 @@ def serving():
         server.server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """What the requests of all stores have: their bodies, and faults in the answers."""
+
     store: Store
     protocol_version = "HTTP/1.1"
 
@@ -89,6 +95,10 @@ class _Handler(BaseHTTPRequestHandler):
             plain += body[end + 2 : end + 2 + size]
             place = end + 4 + size
 
+    def _is_content(self):
+        """Whether the request is for the bytes of an object."""
+        return "list-type" not in self.query
+
     def _answer(self, status, body=b"", headers=(), length=None):
         self.send_response(status)
         for name, value in headers:
@@ -97,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        is_object = status in (200, 206) and len(body) > 100 and "list-type" not in self.query
+        is_object = status in (200, 206) and len(body) > 100 and self._is_content()
         if is_object and self.store.cut_after:
             self.store.cut_after -= 1
         elif is_object and self.store.cut:
@@ -109,6 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.wfile.write(body)
 
+
+class _S3Handler(Handler):
     def do_HEAD(self):
         if self._begin():
             self._object()

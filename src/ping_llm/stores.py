@@ -4,7 +4,7 @@ Every room reads local files, so the words of a command are replaced by local pl
 are kept in the user's cache folder (`ping-llm/stores/s3/BUCKET/KEY`) and made again when size or time of the
 object differ. A copy appears whole: after a cut connection it is continued. An output is made in the cache
 folder too, and uploaded when the command has succeeded, manifest.json last. Credentials, regions and
-endpoints are those of the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …).
+endpoints are those of the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, …).
 """
 
 import errno
@@ -15,6 +15,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,6 +25,9 @@ from ping_llm.files import cache_folder, whole_file
 #: Failures in a row, without a byte gained, after which a transfer is given up; and the first pause.
 TRIES, PAUSE_S = 5, 0.5
 _BLOCK = 8 << 20
+
+#: Seconds that Google's client may try a request again before it is one of these failures.
+_GS_RETRIES_S = 10.0
 
 #: Two slashes, or one: pathlib joins them.
 _REMOTE = re.compile(r"(s3|gs):/{1,2}([^/].*)")
@@ -150,7 +154,14 @@ def _open(place: str | Path) -> tuple[Any, str]:
 
     scheme, path = _parts(place)
     if scheme == "gs":
-        return fs.GcsFileSystem(), path
+        # Its client tries for a quarter of an hour by itself.
+        soon = timedelta(seconds=_GS_RETRIES_S)
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+        if not emulator:
+            return fs.GcsFileSystem(retry_time_limit=soon), path
+        protocol, _, host = emulator.rpartition("://")
+        there = {"endpoint_override": host.rstrip("/"), "scheme": protocol or "http"}
+        return fs.GcsFileSystem(anonymous=True, retry_time_limit=soon, **there), path
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     # Of our own tries, each should fail soon.
     options: dict[str, Any] = {"connect_timeout": 10, "request_timeout": 60}

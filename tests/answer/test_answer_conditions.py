@@ -45,7 +45,7 @@ query_commands.register(app)
 decide.register(app)
 
 SRC, DST = "192.0.2.1", "198.51.100.7"
-FIELDS = "src,dst,rtt,time,size,errors,msm_id,probe_id"
+FIELDS = "src,dst,rtt,time,size,errors,msm_id,probe_id,throughput"
 AT = 1_714_521_600
 
 
@@ -86,18 +86,23 @@ def stack_of(train: Columns) -> Stack:
 def earlier(count: int = 5, size: int | None = 64) -> list[Measurement]:
     times = [datetime.fromtimestamp(AT - 600 * (count - n), UTC) for n in range(count)]
     return [
-        Measurement(time, SRC, f"198.51.100.{n}", 10.0 + n, size=size, msm_id=7, probe_id=9)
+        Measurement(
+            time, SRC, f"198.51.100.{n}", 10.0 + n, size=size, msm_id=7, probe_id=9, throughput_mbps=94.3
+        )
         for n, time in enumerate(times)
     ]
 
 
 def test_the_prompt_states_conditions_and_those_of_its_context(knowing):
-    asked = Question.of(SRC, DST, AT, earlier(), {"probe_id": 6012, "msm_id": 2**40, "size": 1000})
+    given = {"throughput": 0.2, "probe_id": 6012, "msm_id": 2**40, "size": 1000}
+    asked = Question.of(SRC, DST, AT, earlier(), given)
     (prompt,) = knowing.prompts([asked])
     *context, question = decode([*prompt.ids.tolist(), vocab.BYTE0, vocab.BYTE0])
-    assert question.order == (Field.DST, Field.TIME, Field.SIZE, Field.MSM_ID, Field.PROBE_ID, Field.RESULT)
-    assert (question.size, question.msm_id, question.probe_id) == (1000, 2**40, 6012)
+    conditions = (Field.SIZE, Field.MSM_ID, Field.PROBE_ID, Field.THROUGHPUT)
+    assert question.order == (Field.DST, Field.TIME, *conditions, Field.RESULT)
+    assert {name: getattr(question, name) for name in given} == given
     assert [(one.size, one.msm_id, one.errors, one.probe_id) for one in context] == [(64, 7, None, 9)] * 5
+    assert {one.throughput for one in context} == {94.208}  # 7 bits of mantissa
     assert all(one.order[-1] is Field.RESULT for one in context)
 
 
@@ -109,13 +114,14 @@ def test_a_model_without_fields_states_what_it_always_did(model):
     assert not {vocab.SIZE, vocab.MSM_ID} & set(plain.tolist())
 
 
-@pytest.mark.parametrize("count", [6, 40])
+@pytest.mark.parametrize("count", [5, 40])
 def test_a_context_that_does_not_fit_loses_its_least_relevant(knowing, count):
-    asked = Question.of(SRC, DST, AT, earlier(count), {"size": 1, "errors": 2, "msm_id": 3, "probe_id": 4})
+    given = {"size": 1, "errors": 2, "msm_id": 3, "probe_id": 4, "throughput": 5}
+    asked = Question.of(SRC, DST, AT, earlier(count), given)
     (prompt,) = knowing.prompts([asked])
     assert len(prompt.ids) <= prompt.room <= knowing.config.max_length
     assert prompt.given == count
-    assert (prompt.used == count) == (count == 6)
+    assert (prompt.used == count) == (count == 5)
     decode([*prompt.ids.tolist(), vocab.BYTE0, vocab.BYTE0])
 
 
@@ -127,20 +133,28 @@ def test_conditions_change_the_answer_by_every_way_of_asking(knowing_run, rows, 
             loaded.rtt(src, dst, AT, conditions={"size": size}, **how).distribution for size in (64, 1000)
         )
         assert np.abs(small.levels - large.levels).max() > 1e-6, how
+        slow, fast = (
+            loaded.rtt(src, dst, AT, conditions={"throughput": mbps}, **how).distribution
+            for mbps in (0.25, 0.5)  # whole numbers would be one
+        )
+        assert np.abs(slow.levels - fast.levels).max() > 1e-6, how
     (note,) = [
         note for note in loaded.rtt(src, dst, AT, conditions={"size": 64}).notes if "conditions" in note
     ]
     assert "50%" in note
 
-    expected = loaded.rtt(src, dst, AT, conditions={"size": 1000, "msm_id": 7, "probe_id": 9})
+    given = {"size": 1000, "msm_id": 7, "probe_id": 9, "throughput": 94.3}
+    expected = loaded.rtt(src, dst, AT, conditions=given)
     words = ["query", "rtt", str(knowing_run), "--data", str(rows), "--json"]
     one = ["--src", src, "--dst", dst, "--at", str(AT), "--size", "1000", "--msm-id", "7", "--probe", "9"]
+    one += ["--throughput", "94.3"]
     printed = json.loads(CliRunner().invoke(app, [*words, *one], catch_exceptions=False).stdout)
     assert printed == json.loads(json.dumps(rtt_values(expected)))
-    assert printed["conditions"] == {"size": 1000, "msm_id": 7, "probe_id": 9}
+    assert printed["conditions"] == given
 
     pairs = tmp_path / "pairs.csv"
-    pairs.write_text(f"src,dst,time,size,msm_id,probe_id\n{src},{dst},{AT},1000,7,9\n{src},{dst},{AT},,,\n")
+    head = "src,dst,time,size,msm_id,probe_id,throughput_mbps"
+    pairs.write_text(f"{head}\n{src},{dst},{AT},1000,7,9,94.3\n{src},{dst},{AT},,,,\n")
     result = CliRunner().invoke(app, [*words, "--pairs", str(pairs)], catch_exceptions=False)
     first, second = map(json.loads, result.stdout.splitlines())
     assert first["quantiles"] == printed["quantiles"]
@@ -155,6 +169,7 @@ def test_conditions_change_the_answer_by_every_way_of_asking(knowing_run, rows, 
             "size": [1000],
             "msm_id": [7],
             "probe_id": [9],
+            "throughput_mbps": [94.3],
         }
     )
     assert loaded.rtt(table)["q0.5"][0].as_py() == expected.distribution.quantile(0.5)
@@ -195,6 +210,10 @@ def test_held_out_questions_state_what_the_network_was_trained_on(world):
         ({"size": -1}, "not -1"),
         ({"msm_id": 1.5}, "not 1.5"),
         ({"errors": True}, "not True"),
+        ({"throughput": True}, "not True"),
+        ({"throughput": -0.5}, "throughput must be a number of Mbit/s from 0 to 100000000, not -0.5"),
+        ({"throughput": float("nan")}, "not nan"),
+        ({"throughput": "fast"}, "not 'fast'"),
     ],
 )
 def test_what_cannot_be_is_refused(conditions, words):
@@ -212,6 +231,8 @@ def test_a_model_that_was_not_trained_on_a_field_says_so(model, plain_run, rows,
     ):
         with pytest.raises(UsageError, match=r"not trained on size.*src,dst,rtt,time"):
             ask()
+    with pytest.raises(UsageError, match="not trained on throughput"):
+        model.rtt(SRC, DST, conditions={"throughput": 64})
     one = ["query", "rtt", str(plain_run), "--data", str(rows), "--src", SRC, "--dst", DST, "--msm-id", "7"]
     result = CliRunner().invoke(app, one)
     assert isinstance(result.exception, UsageError)
@@ -231,8 +252,9 @@ def test_addresses_depend_on_conditions(knowing):
         lambda given: knowing.complete(dst=DST, field="src", bits=8, count=3, conditions=given),
         lambda given: knowing.inverse(SRC, 0, 5000, bits=8, count=3, raw=True, conditions=given).completions,
     ):
-        one, other = (ask({"size": size}).best[0].probability for size in (64, 1000))
-        assert one != other
+        for name, values in (("size", (64, 1000)), ("throughput", (1.0, 900.0))):
+            one, other = (ask({name: value}).best[0].probability for value in values)
+            assert one != other
 
 
 def test_a_context_keeps_its_fields(knowing):
@@ -251,7 +273,8 @@ def measured(count: int = 24) -> Columns:
 
 def test_scores_have_the_bits_of_every_field(knowing, model):
     scorer = knowing.scorer()
-    assert scorer.names == ("start", "src", "dst", "time", "result", "size", "errors", "msm_id", "probe_id")
+    usual = ("start", "src", "dst", "time", "result")
+    assert scorer.names == (*usual, "size", "errors", "msm_id", "probe_id", "throughput")
     parts = list(scorer.add(measured()))
     bits, rows = (np.concatenate([getattr(part, name) for part in parts]) for name in ("bits", "row"))
     assert sorted(rows.tolist()) == list(range(24))
@@ -259,6 +282,7 @@ def test_scores_have_the_bits_of_every_field(knowing, model):
     assert ((bits[:, NAMES.index("size")] > 0) == known).all()
     assert (bits[:, NAMES.index("errors")] > 0).all()
     assert (bits[:, NAMES.index("msm_id")] > 0).all()
+    assert (bits[:, NAMES.index("throughput")] > 0).all()
     windows = knowing.scorer().windows(measured(), 2)
     assert max(map(len, windows)) <= knowing.config.max_length
     assert model.scorer().names == ("start", "src", "dst", "time", "result")
@@ -272,15 +296,17 @@ def test_score_prints_the_fields_of_a_file(knowing, tmp_path, capsys):
     first, *_ = map(json.loads, capsys.readouterr().out.splitlines())
     assert list(first["bits"]) == [*knowing.scorer().names, "total"]
     assert first["bits"]["probe_id"] > 0
-    refused = CliRunner().invoke(app, ["query", "score", "base", "file.parquet", "--size", "64"])
-    assert "the file states them" in str(refused.exception)
+    assert first["bits"]["throughput"] > 0
+    for option in ("--size", "--throughput"):
+        refused = CliRunner().invoke(app, ["query", "score", "base", "file.parquet", option, "64"])
+        assert "the file states them" in str(refused.exception)
     assert first["bits"]["total"] == pytest.approx(sum(list(first["bits"].values())[:-1]))
 
 
 def test_sampled_measurements_have_the_fields(knowing, model):
     made = generated_values(knowing.generate(SRC, measurements=4, seed=3))["histories"][0]
     for one in made:
-        assert {"size", "packet_error_count", "msm_id", "probe_id"} <= one.keys()
+        assert {"size", "packet_error_count", "msm_id", "probe_id", "throughput_mbps"} <= one.keys()
     assert any(one["size"] is not None for one in made)
     assert "size" in generated_text(knowing.generate(SRC, measurements=2, seed=3))
     assert "size" not in generated_values(model.generate(SRC, measurements=2, seed=3))["histories"][0][0]
@@ -291,7 +317,7 @@ def test_evaluation_has_the_bits_of_every_field(knowing, model):
     from ping_llm.evaluate.tables import likelihood_tables
 
     figures = by_order(knowing, measured(6))
-    names = ["src", "dst", "time", "size", "errors", "msm_id", "probe_id", "result"]
+    names = ["src", "dst", "time", "size", "errors", "msm_id", "probe_id", "throughput", "result"]
     assert list(figures["all_fields"]["by_field"]) == names
     assert figures["all_fields"]["by_field"]["result"] != figures["all_fields"]["result_without"]
     # Stated or not, the order without optional fields is one of those that are always there.
@@ -303,33 +329,48 @@ def test_evaluation_has_the_bits_of_every_field(knowing, model):
 
 def test_a_question_reaches_a_server_with_all_that_it_states():
     """What `connect` sends is read as the same question."""
-    asked = Question.of(SRC, DST, AT, earlier(), {"size": 1000, "errors": 1, "msm_id": 2**62, "probe_id": 9})
+    given = {"size": 1000, "errors": 1, "msm_id": 2**62, "probe_id": 9, "throughput": 0.5}
+    asked = Question.of(SRC, DST, AT, earlier(), given)
     body = body_of(RttBody, json.loads(json.dumps(_question_values(asked))))
     again = question_of(body.src, body.dst, body.at, body.context, conditions=body.conditions)
     assert replace(again, context=None) == replace(asked, context=None)
-    for name in ("size", "packet_error_count", "msm_id", "probe_id"):
+    for name in ("size", "packet_error_count", "msm_id", "probe_id", "throughput_mbps"):
         np.testing.assert_array_equal(again.context.column(name), asked.context.column(name))
 
 
-def test_only_models_of_probe_ids_have_tokens_of_version_2(knowing_run, plain_run):
-    for run, version in ((knowing_run, 2), (plain_run, 1)):
+def test_only_models_of_later_fields_have_tokens_of_later_versions(knowing_run, plain_run):
+    for run, version in ((knowing_run, 3), (plain_run, 1)):
         assert json.loads((run / "export" / "tokens.json").read_text())["format"] == version
+    assert export.token_schema({"fields": "src,dst,rtt,probe_id"})["format"] == 2
+    assert export.token_schema({"fields": "src,dst,rtt,throughput"})["format"] == 3
     assert export.token_schema({"fields": "src,dst,rtt,size,errors,msm_id"})["format"] == 1
-    assert export.optional_fields(knowing_run) == ("size", "errors", "msm_id", "probe_id")
+    assert export.optional_fields(knowing_run) == tuple(vocab.OPTIONAL)
     assert export.optional_fields(plain_run) == ()
 
 
 def test_generated_measurements_have_the_values_that_are_stated(knowing, knowing_run, model):
-    given = {"size": 1000, "probe_id": 9}
+    given = {"size": 1000, "probe_id": 9, "throughput": 94.208}
     known = earlier()
     for beginning in ((), (SRC,), (SRC, AT), (SRC, None, known), (SRC, AT, known)):
         made = knowing.generate(*beginning, measurements=3, histories=2, seed=2, conditions=given)
         every = [one for history in made.histories for one in history]
         assert len(every) == 6
-        assert [(one.size, one.probe_id) for one in every] == [(1000, 9)] * 6, beginning
-    words = ["query", "generate", str(knowing_run), "--src", SRC, "--size", "1000", "--json"]
+        stated = [(one.size, one.probe_id, one.throughput) for one in every]
+        assert stated == [(1000, 9, 94.208)] * 6, beginning
+    words = [
+        "query",
+        "generate",
+        str(knowing_run),
+        "--src",
+        SRC,
+        "--size",
+        "1000",
+        "--throughput",
+        "8",
+        "--json",
+    ]
     printed = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)
-    assert {one["size"] for one in printed["histories"][0]} == {1000}
+    assert {(one["size"], one["throughput_mbps"]) for one in printed["histories"][0]} == {(1000, 8.0)}
     with pytest.raises(UsageError, match="not trained on size"):
         model.generate(conditions={"size": 1000})
 
@@ -365,11 +406,16 @@ def test_a_plan_states_conditions_of_questions_and_of_what_would_be_measured(
     # Those of the rows keep what they have, and the new one has the size that it would be measured with.
     np.testing.assert_array_equal(added.column("size"), [*known.column("size"), 1000])
     np.testing.assert_array_equal(added.column("msm_id"), [*known.column("msm_id"), -1])
+    np.testing.assert_array_equal(added.column("throughput_mbps"), [*known.column("throughput_mbps"), -1])
     asked.clear()
     words = ["plan", str(knowing_run), "--data", str(rows), "--budget", "1", "--json"]
     one = [*words, "--src", src, "--dst", dst, "--size", "64"]
     assert CliRunner().invoke(app, one, catch_exceptions=False).exit_code == 0
     assert {question.conditions for question in asked} == {Conditions(64)}
+    asked.clear()
+    one = [*words, "--src", src, "--dst", dst, "--throughput", "0.5"]
+    assert CliRunner().invoke(app, one, catch_exceptions=False).exit_code == 0
+    assert {question.conditions for question in asked} == {Conditions(throughput=0.5)}
     asked.clear()
     table = tmp_path / "candidates.csv"
     table.write_text(f"src_addr,dst_addr,size\n{src},{dst},7\n")
@@ -392,5 +438,10 @@ def test_a_watch_states_what_its_stream_shares(knowing, world):
         assert first.expected[1] == pytest.approx(knowing.rtt_many([question])[0].distribution.median)
         medians.append(first.expected[1])
     assert medians[0] != medians[1]
+    slow, fast = (
+        Watcher(knowing, conditions={"throughput": mbps}).add(stream).seen[0].expected[1]
+        for mbps in (0.5, 900)
+    )
+    assert slow != fast
     with pytest.raises(UsageError, match="cannot state errors"):
         Watcher(knowing, conditions={"errors": 1})

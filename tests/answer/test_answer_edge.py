@@ -135,6 +135,24 @@ def test_the_command_and_the_runner_print_the_same(run, folder, questions, tmp_p
     )
     assert refused.returncode == 1
     assert "pings.csv, line 2: rtt -3.0 is neither -1" in refused.stderr
+    refused = subprocess.run(
+        [sys.executable, folder / RUNNER, *words[:4], "--throughput", "0.5"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "not trained on throughput" in refused.stderr
+
+
+def test_a_context_may_have_the_columns_of_conditions(tmp_path):
+    path = tmp_path / "pings.csv"
+    head, row = "src_addr,dst_addr,rtt,size,throughput_mbps", "192.0.2.1,198.51.100.7,3"
+    path.write_text(f"{head}\n{row},64,94.3\n{row},,\n")
+    context = edge.read_context(path)
+    assert sorted(context.column("throughput_mbps").tolist()) == [-1.0, 94.3]
+    assert sorted(context.column("size").tolist()) == [-1, 64]
+    for wrong in ("nan", "-3", "1e9"):
+        path.write_text(f"{head}\n{row},64,{wrong}\n")
+        with pytest.raises(PingError, match="must be a number of Mbit/s from 0 to 100000000"):
+            edge.read_context(path)
 
 
 def test_the_runner_is_the_same_bytes(run, folder, tmp_path):

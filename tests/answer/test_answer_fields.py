@@ -11,6 +11,7 @@ from ping_llm.answer.model import Model
 from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.memory_rows import rows_of_columns
 from ping_llm.contexts.options import ContextOptions
+from ping_llm.contexts.units import Rows
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.model import transformer
 from ping_llm.model.config import ModelConfig
@@ -38,10 +39,15 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(world) -> Model:
+    return taught(rows_of_columns(world[1]), FIELDS)
+
+
+def taught(rows: Rows, fields: str, steps: int = STEPS) -> Model:
+    """A small model, trained on rows."""
     keep_compiled()
-    options = ContextOptions(fields=FIELDS, prefix_probability=0.0, ordered_fields=0.5)
+    options = ContextOptions(fields=fields, prefix_probability=0.0, ordered_fields=0.5)
     engine = Engine(CONFIG, random_tensors(CONFIG, seed=1, scale=0.3))
-    optimizer = optax.adam(optax.cosine_decay_schedule(4e-3, STEPS))
+    optimizer = optax.adam(optax.cosine_decay_schedule(4e-3, steps))
 
     def loss(params, data):
         return -transformer.target_log_probabilities(CONFIG, params, *data).sum() / (BATCH * LENGTH)
@@ -53,9 +59,8 @@ def trained(world) -> Model:
 
     params = engine._params
     state = optimizer.init(params)
-    rows = rows_of_columns(world[1])
     with Batches(rows, options, batch_size=BATCH, length=LENGTH, seed=1, threads=0) as batches:
-        for batch in islice(batches, STEPS):
+        for batch in islice(batches, steps):
             data = (batch["inputs"], batch["targets"], batch["inputs_position"], batch["inputs_segmentation"])
             params, state = step(params, state, data)
     engine._params = params

@@ -37,6 +37,7 @@ def random_rows(
     rtt = np.where(random.random(total) < 0.05, NO_REPLY, np.round(random.lognormal(3.5, 1.2, total), 3))
     # Drawn apart: the rest is as it was before there were probe ids. Those of five bytes are not stated.
     probes = np.random.default_rng(seed + 1).choice([-1, 0, 6012, 2**32 - 1, 2**32], total)
+    throughputs = np.random.default_rng(seed + 2).choice([0, 0, 1, 129, 1337, 4095], total)
     return MemoryRows(
         RowBlock.from_columns(
             src,
@@ -48,5 +49,6 @@ def random_rows(
             probe_id=probes,
             size=random.integers(-1, 1500, total),
             packet_error_count=random.integers(-1, 300, total),
+            throughput=throughputs,
         )
     )

@@ -44,7 +44,7 @@ def without(rows: MemoryRows, codes: tuple[int, ...]) -> MemoryRows:
         if chosen:
             kept.append((row, chosen))
     places = [place for _, chosen in kept for place in chosen]
-    names = ("msm_id", "probe_id", "size", "packet_error_count", "kind")
+    names = ("msm_id", "probe_id", "size", "packet_error_count", "kind", "throughput")
     return MemoryRows(
         RowBlock.from_columns(
             block.src[[row for row, _ in kept]], [len(chosen) for _, chosen in kept], block.time[places],

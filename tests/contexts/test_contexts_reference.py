@@ -1,5 +1,6 @@
 """The compiled loader gives the bytes of the plain one."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import islice
 
@@ -14,6 +15,7 @@ from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.draws import ALL, WIDE, Shape
 from ping_llm.contexts.options import ContextOptions, Parameters
 from ping_llm.contexts.reference_batches import ReferenceBatches
+from ping_llm.tokens.reference import decode
 
 probability = st.sampled_from([0.0, 0.1, 0.5, 1.0])
 
@@ -21,7 +23,7 @@ probability = st.sampled_from([0.0, 0.1, 0.5, 1.0])
 @st.composite
 def options(draw):
     share, focus = draw(probability), draw(probability)
-    extra = draw(st.sets(st.sampled_from(["time", "size", "errors", "msm_id", "probe_id"])))
+    extra = draw(st.sets(st.sampled_from(["time", "size", "errors", "msm_id", "probe_id", "throughput"])))
     return ContextOptions(
         repeat_source=draw(probability),
         prefix_probability=draw(probability),
@@ -69,6 +71,34 @@ def test_compiled_and_plain_batches_are_equal(
     for expected, got in zip(plain, fast, strict=True):
         for name in expected:
             np.testing.assert_array_equal(expected[name], got[name], err_msg=name)
+
+
+@pytest.mark.parametrize("ordered", [0.0, 1.0])
+def test_measurements_of_all_nine_fields_are_equal(ordered):
+    fields = "src,dst,rtt,time,size,errors,msm_id,probe_id,throughput"
+    options = ContextOptions(
+        fields=fields, ordered_fields=ordered, repeat_source=1.0, timestamps_all=1.0, timestamps_part=0.0
+    )
+    rows = random_rows(3, np.array([40, 40]))
+    arguments = {"batch_size": 6, "length": 400, "seed": 5}
+    plain = next(iter(ReferenceBatches(rows, options, **arguments)))
+    with Batches(rows, options, threads=0, **arguments) as batches:
+        fast = next(batches)
+    np.testing.assert_array_equal(plain["targets"], fast["targets"])
+    stated = decode(fast["targets"][0][fast["targets_segmentation"][0] == 1].tolist())
+    assert max(len(one.order) for one in stated) == 9
+
+
+def test_orders_of_nine_fields_are_all_drawn_alike():
+    first, last = Counter(), Counter()
+    for seed in range(1800):
+        packed = int(context.drawn_order(9, np.uint64(draws.combine(np.uint64(seed), 1)), 0))
+        order = [packed >> (4 * place) & 15 for place in range(9)]
+        assert sorted(order) == list(range(9))
+        first[order[0]] += 1
+        last[order[8]] += 1
+    for counts in (first, last):  # 200 of each are expected
+        assert all(140 < counts[slot] < 260 for slot in range(9))
 
 
 @given(key=st.integers(0, 2**64 - 1), purpose=st.integers(0, 40), index=st.integers(0, 2**39))

@@ -299,7 +299,7 @@ def test_kind_of_a_table_survives(tmp_path):
     report = ingest([str(csv)], tmp_path / "csv")
     assert report.total.rejects == {"bad_field": 1}
     assert [row["kind"] for row in table_of(tmp_path / "csv")] == ["ping", "hop", "last"]
-    batches = list(read_measurements([str(csv)], with_kind=True))
+    batches = list(read_measurements([str(csv)], version=2))
     assert [kind for batch in batches for kind in batch["kind"].to_pylist()] == ["hop", "ping", "last"]
     csv.write_text(f"{head}{row}ping\n")
     ingest([str(csv)], tmp_path / "pings")
@@ -321,7 +321,7 @@ def test_tables_of_both_versions_are_read(version, tmp_path):
     expected = sorted([*(("ping", "192.0.2.1", 10.0 + i) for i in range(3)), *traced])
     found = [
         (row["kind"], row["dst_addr"], row["rtt"])
-        for batch in read_measurements([str(golden)], with_kind=True)
+        for batch in read_measurements([str(golden)], version=2)
         for row in batch.to_pylist()
     ]
     assert sorted(found) == expected

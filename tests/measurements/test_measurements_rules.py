@@ -14,7 +14,14 @@ from ping_llm.ingest.tables import from_arrays
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.parquet import connect, open_input, read_columns
 from ping_llm.measurements.rules import ACCEPTED, REASONS, RULES, VERDICT, candidates_of, complaint, judge
-from ping_llm.measurements.schema import END_TIME_US, MAX_PACKET_ERRORS, MAX_RTT_MS, MAX_SIZE, Reject
+from ping_llm.measurements.schema import (
+    END_TIME_US,
+    MAX_PACKET_ERRORS,
+    MAX_RTT_MS,
+    MAX_SIZE,
+    MAX_THROUGHPUT_MBPS,
+    Reject,
+)
 from ping_llm.rows import reference
 from ping_llm.rows.inputs import Scanner, cut, find_files
 from ping_llm.rows.sortable import from_batch, rtt_word
@@ -39,6 +46,10 @@ def _number(most):
     return st.sampled_from([None, -1, 0, 1, most] * 5 + [-2, min(most + 1, INT64)])
 
 
+_throughputs = st.sampled_from(
+    [None, float("nan"), -1.0, 0.0, -0.0, 94.3, MAX_THROUGHPUT_MBPS] * 4
+    + [float("inf"), -2.0, -0.5, MAX_THROUGHPUT_MBPS * 2]
+)
 _records = st.fixed_dictionaries(
     {
         "event_time": _times,
@@ -50,6 +61,7 @@ _records = st.fixed_dictionaries(
         "size": _number(MAX_SIZE),
         "packet_error_count": _number(MAX_PACKET_ERRORS),
         "probe_id": _number(INT64),
+        "throughput_mbps": _throughputs,
     }
 )
 GOOD = {
@@ -59,6 +71,7 @@ GOOD = {
     "ip_version": 4,
     "rtt": 1.0,
     **dict.fromkeys(NUMBERS, 1),
+    "throughput_mbps": 94.3,
 }
 BAD = {
     Reject.MISSING_TIME: {"event_time": None},
@@ -84,6 +97,7 @@ def table_of(records):
             "dst_addr": pa.array([r["dst_addr"] for r in records], pa.string()),
             "rtt": pa.array([r["rtt"] for r in records], pa.float64()),
             **integers,
+            "throughput_mbps": pa.array([r["throughput_mbps"] for r in records], pa.float64()),
         }
     )
 
@@ -105,6 +119,7 @@ def test_every_rule_has_an_example_here():
 
 @given(st.lists(_records, min_size=1, max_size=30))
 @example([GOOD, *(GOOD | change for change in BAD.values()), GOOD])
+@example([GOOD | {"throughput_mbps": mbps} for mbps in (-2.0, float("inf"), MAX_THROUGHPUT_MBPS * 2)])
 def test_every_implementation_rejects_the_same_rows_for_the_same_reason(records):
     wanted, table = expected(records), table_of(records)
     assert reasons(judge(candidates_of(table))) == wanted
@@ -123,6 +138,7 @@ def test_every_implementation_rejects_the_same_rows_for_the_same_reason(records)
 def test_verify_knows_the_rules_that_words_can_break(records):
     """Of packed words, addresses are always addresses; what remains is time, rtt, size and errors."""
     fit = {"ip_version": None, "src_addr": "192.0.2.1", "dst_addr": "11.0.0.1", "msm_id": 1, "probe_id": 1}
+    fit["throughput_mbps"] = None  # a record has no bad one: its codes fill the bits that it has
     for record in records:
         record = record | fit
         if None in (record["event_time"], record["rtt"]):
@@ -134,7 +150,7 @@ def test_verify_knows_the_rules_that_words_can_break(records):
         words[0, 2] = np.array([record["event_time"]]).view(np.uint64)[0]
         words[0, 5] = rtt_word(record["rtt"])
         words[0, 8] = np.array([((size + 1) << 32) | (errors + 1)]).view(np.uint64)[0]
-        broken = _first_invalid(words, np.array([record["rtt"]])) >= 0
+        broken = _first_invalid(words, np.array([record["rtt"]]), np.array([size])) >= 0
         # A word has no -2: below the least it is another value, as a file that holds one would say.
         if size >= -1 and errors >= -1:
             assert broken == (expected([record]) != [None]), record

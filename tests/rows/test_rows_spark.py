@@ -50,7 +50,9 @@ def test_spark_gives_the_same_bytes(session, tmp_path, monkeypatch):
     write_measurements(tmp_path / "in" / "good.parquet", 6000, sources=300)
     edges = edge_table(3, 500)
     kinds = pa.array([("ping", "hop", "last", "wrong", None)[row % 5] for row in range(len(edges))])
-    pq.write_table(edges.append_column("kind", kinds), tmp_path / "in" / "edges.parquet")
+    mbps = pa.array([(94.3, None, 0.0, -2.0)[row % 4] for row in range(len(edges))])
+    edges = edges.append_column("kind", kinds).append_column("throughput_mbps", mbps)
+    pq.write_table(edges, tmp_path / "in" / "edges.parquet")
     for options in (RowOptions(max_row_mib=1), RowOptions(group_by="probe_id", split="probe:0.7,0.3")):
         name = options.group_by
         build([tmp_path / "in"], tmp_path / f"{name}-local", options)

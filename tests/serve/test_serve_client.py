@@ -262,6 +262,8 @@ def test_tools_over_stdio(by, server, run, rows, token_file, model, systems):
             for tool, given in (("rtt", asked), ("rank", several)):
                 refused = await client.call_tool(tool, given | {"size": 1000})
                 assert "not trained on size" in refused.content[0].text
+                refused = await client.call_tool(tool, given | {"throughput": 0.5})
+                assert "not trained on throughput" in refused.content[0].text
             refused = await client.call_tool("rtt", asked | {"dst": "no such place"})
             assert refused.is_error
             assert "neither an address nor a prefix" in refused.content[0].text

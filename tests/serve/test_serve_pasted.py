@@ -154,6 +154,10 @@ def test_a_text_brings_the_columns_of_conditions():
     one, other = pasted.read(table).measurements
     assert (one["size"], one["msm_id"], one["probe_id"]) == (64, 1001, 9)
     assert other.keys() == {"src_addr", "dst_addr", "event_time", "rtt"}
+    head, row = "dst,rtt,throughput_mbps", "198.51.100.7,1"
+    values = ("94.3", "", "nan", "-1", "fast", "1e9", "1_0", "0")
+    found = pasted.read("\n".join([head, *(f"{row},{value}" for value in values)])).measurements
+    assert [one.get("throughput_mbps") for one in found] == [94.3, *[None] * 6, 0.0]
     text = '[{"dst_addr": "198.51.100.7", "rtt": 1, "size": 48, "packet_error_count": 2}]'
     (one,) = pasted.read(text).measurements
     assert (one["size"], one["packet_error_count"]) == (48, 2)

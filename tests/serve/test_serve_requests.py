@@ -36,6 +36,9 @@ ENDS = {"src": "192.0.2.1", "dst": "198.51.100.7"}
         (ENDS | {"size": 1000}, 422, None, "not trained on size"),
         (ENDS | {"size": 65_536}, 422, "size", "must be at most 65,535"),
         (ENDS | {"probe_id": "9"}, 422, "probe_id", "must be a whole number"),
+        (ENDS | {"throughput": 0.5}, 422, None, "not trained on throughput"),
+        (ENDS | {"throughput": 1e9}, 422, "throughput", "must be at most 100,000,000"),
+        (ENDS | {"throughput": "fast"}, 422, "throughput", "must be a number"),
         (ENDS | {"src": "1" * 200}, 422, "src", "at most 128 characters"),
         ([ENDS, 5], 422, "[1]", "must be a JSON object"),
         (json.loads("[" * 12 + "]" * 12), 400, None, "nested"),
@@ -63,6 +66,8 @@ def test_a_series_and_a_map_take_conditions(server, world):
         for given, words in (
             ({"size": 1000}, "not trained on size"),
             ({"probe_id": 9}, "not trained on probe_id"),
+            ({"throughput": 94.3}, "not trained on throughput"),
+            ({"throughput": "nan"}, "must be"),
             ({"size": 65_536}, "must be at most 65,535"),
         ):
             refused = server.client.get(path, params=asked | given)

@@ -214,6 +214,26 @@ def test_output_has_the_schema_and_keeps_unknown_as_null(tmp_path):
     assert all(row[6:] == (None, None, None) for row in written)
 
 
+def test_throughputs_survive(tmp_path):
+    rows = random_rows(300)
+    mbps = [(94.3, None, 0.0)[i % 3] for i in range(300)]
+    write(tmp_path / "in" / "a.parquet", rows, throughput_mbps=pa.array(mbps))
+    write(tmp_path / "in" / "b.parquet", random_rows(50, seed=1))  # knows of none
+    shard([str(tmp_path / "in")], tmp_path / "out", ShardOptions(by="row", shards=3))
+    for path in (tmp_path / "out").rglob("*.parquet"):
+        assert pq.read_schema(path).equals(schema.MEASUREMENTS_WITH_THROUGHPUT, check_metadata=True)
+    written = [row for part in read_splits(tmp_path / "out").values() for row in part]
+    assert Counter(row[10] for row in written) == {94.3: 100, None: 150, 0.0: 100}
+    expected = Counter((*row[1:4], one) for row, one in zip(rows, mbps, strict=True))
+    assert not expected - Counter((*row[1:3], row[4], row[10]) for row in written)
+    write(tmp_path / "wrong.parquet", rows[:2], throughput_mbps=pa.array([1.0, -3.0]))
+    with pytest.raises(PingError, match=r"row 2: one of .*throughput_mbps -3.* is out of range"):
+        shard([str(tmp_path / "wrong.parquet")], tmp_path / "no", ShardOptions(by="row", shards=3))
+    write(tmp_path / "text.parquet", rows[:1], throughput_mbps=pa.array(["1"]))
+    with pytest.raises(PingError, match="column throughput_mbps has type string"):
+        shard([str(tmp_path / "text.parquet")], tmp_path / "no", ShardOptions(by="row", shards=3))
+
+
 def test_kind_survives_and_is_ping_where_it_is_unknown(tmp_path):
     kinds = [("hop", "last", None, "ping")[i % 4] for i in range(300)]
     rows = random_rows(300)

@@ -17,6 +17,7 @@ from ping_llm.tokens.vocab import (
     ERRORS,
     EXTRA,
     EXTRA_PROBE_ID,
+    EXTRA_THROUGHPUT,
     FAILED,
     LARGEST_DELTA1,
     LARGEST_DELTA4,
@@ -25,6 +26,7 @@ from ping_llm.tokens.vocab import (
     LARGEST_PROBE_ID,
     LARGEST_SECONDS,
     LARGEST_SIZE,
+    LARGEST_THROUGHPUT,
     LEAST_FIELDS,
     MEASUREMENT,
     MSM_ID,
@@ -41,7 +43,7 @@ from ping_llm.tokens.vocab import (
 )
 
 # Numba takes plain integers, not enumerations, as cheap constants.
-_SRC, _DST, _TIME, _RESULT, _SIZE, _ERRORS, _MSM_ID, _PROBE_ID = (int(field) for field in Field)
+_SRC, _DST, _TIME, _RESULT, _SIZE, _ERRORS, _MSM_ID, _PROBE_ID, _THROUGHPUT = map(int, Field)
 _FIELD_OF_ROLE = np.array(
     [
         -1,
@@ -105,7 +107,7 @@ def decode_columns(
         row, position, problem = _decode_context(
             tokens, start, end, row,
             c.order, c.first, c.src, c.src_known, c.dst, c.dst_known,
-            c.seconds, c.rtt, c.size, c.errors, c.msm_id, c.probe_id,
+            c.seconds, c.rtt, c.size, c.errors, c.msm_id, c.probe_id, c.throughput,
             encoding.id, encoding.bytes, encoding.largest_code, getattr(encoding, "step", 1), log_values,
         )  # fmt: skip
         if problem:
@@ -217,7 +219,10 @@ def _role_problem(token, stated, has_time):
         return _STRAY_BYTE
     if token == PREFIX_END:
         return _STRAY_PREFIX_END
-    if stated & (1 << _FIELD_OF_ROLE[token]):
+    fields = 1 << _FIELD_OF_ROLE[token]
+    if token == EXTRA:  # which of the two the next byte says
+        fields |= 1 << _THROUGHPUT
+    if stated & fields == fields:
         return _REPEATED_FIELD
     if token in (TIME_DELTA1, TIME_DELTA4) and not has_time:
         return _NO_EARLIER_TIME
@@ -225,10 +230,24 @@ def _role_problem(token, stated, has_time):
 
 
 @kernel
+def _field_of_extra(tokens, position, end, stated):
+    """The field that the byte after EXTRA names, and the problem with it."""
+    problem = _byte_problem(tokens, position, end)
+    if problem:
+        return _PROBE_ID, problem
+    field = _PROBE_ID
+    if tokens[position] == BYTE0 + EXTRA_THROUGHPUT:
+        field = _THROUGHPUT
+    elif tokens[position] != BYTE0 + EXTRA_PROBE_ID:
+        return field, _RESERVED
+    return field, _REPEATED_FIELD if stated & (1 << field) else 0
+
+
+@kernel
 def _decode_context(
     tokens, start, end, row,
     order, first, src, src_known, dst, dst_known,
-    seconds, rtt, size, errors, msm_id, probe_id,
+    seconds, rtt, size, errors, msm_id, probe_id, throughput,
     encoding_id, rtt_bytes, largest_code, step, log_values,
 ):  # fmt: skip
     """Fills rows from `row` on. Returns the row after the last, the position and the problem."""
@@ -250,6 +269,11 @@ def _decode_context(
             if problem:
                 return row, position, problem
             field = _FIELD_OF_ROLE[role]
+            if role == EXTRA:
+                field, problem = _field_of_extra(tokens, position + 1, end, stated)
+                if problem:
+                    return row, position + 1, problem
+                position += 1
             stated |= 1 << field
             order[row, count] = field
             count += 1
@@ -281,13 +305,13 @@ def _decode_context(
                 errors[row], position, problem = _read_number(tokens, position, end, 1, LARGEST_ERRORS)
             elif role == MSM_ID:
                 msm_id[row], position, problem = _read_number(tokens, position, end, 8, LARGEST_MSM_ID)
-            elif role == EXTRA:
-                problem = _byte_problem(tokens, position, end)
-                if not problem and tokens[position] != BYTE0 + EXTRA_PROBE_ID:
-                    problem = _RESERVED
+            elif field == _PROBE_ID:
+                probe_id[row], position, problem = _read_number(tokens, position, end, 4, LARGEST_PROBE_ID)
+            elif field == _THROUGHPUT:
+                code, position, problem = _read_number(tokens, position, end, 2, LARGEST_THROUGHPUT)
                 if not problem:
-                    number, position, problem = _read_number(tokens, position + 1, end, 4, LARGEST_PROBE_ID)
-                    probe_id[row] = number
+                    kbits = code if code < 128 else (128 + (code & 127)) << ((code >> 7) - 1)
+                    throughput[row] = kbits / 1000.0
             if problem:
                 return row, position, problem
         if count < LEAST_FIELDS:

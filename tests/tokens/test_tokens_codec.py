@@ -118,8 +118,13 @@ def test_optional_fields():
         assert out[:2].tolist() == [vocab.ERRORS, 16 + byte]
     assert codec.put_msm_id(out, 0, 2**63 - 1) == 9 == codec.msm_id_length(2**63 - 1)
     assert out[:9].tolist() == [vocab.MSM_ID, 16 + 127, *[16 + 255] * 7]
+    assert codec.put_throughput(out, 3, -1) == 3 == 3 + codec.throughput_length(-1)
+    assert codec.put_throughput(out, 0, 4094) == 4 == codec.throughput_length(4094)
+    assert out[:4].tolist() == [vocab.EXTRA, 16 + 2, 16 + 15, 16 + 254]
     with pytest.raises(ValueError, match="65535"):
         codec.put_size(out, 0, 65_536)
+    with pytest.raises(ValueError, match="4094"):
+        codec.put_throughput(out, 0, 4095)
 
 
 REFUSED = [
@@ -134,6 +139,9 @@ REFUSED = [
     ({"size": -2}, "size of -2"),
     ({"errors": -2}, "count of -2"),
     ({"msm_id": -2}, "id of -2"),
+    ({"throughput": -2.0}, "throughput of -2"),
+    ({"throughput": math.nan}, "throughput of nan"),
+    ({"throughput": math.inf}, "throughput of inf"),
     ({"order": (Field.SRC,)}, "two fields|least 2 fields"),
     ({"order": ()}, "two fields|least 2 fields"),
     ({"order": (Field.DST, Field.SIZE)}, "two fields|least 2 fields"),

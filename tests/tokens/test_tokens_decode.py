@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from token_strategies import ENCODINGS, contexts, encodings, random_context
 
 from ping_llm.measurements.addresses import parse_prefix
+from ping_llm.measurements.throughput import mbps_of, plain_code
 from ping_llm.tokens import reference
 from ping_llm.tokens.columns import NO_FIELD, NOT_STATED, StatementColumns
 from ping_llm.tokens.reference import DecodeError, Problem
@@ -63,6 +64,7 @@ def statements_of(c: StatementColumns) -> list[Statement]:
                 errors=known(c.errors),
                 msm_id=known(c.msm_id),
                 probe_id=known(c.probe_id),
+                throughput=None if c.throughput[row] == -1 else float(c.throughput[row]),
             )
         )
     return statements
@@ -87,6 +89,7 @@ def expected(context, encoding):
             errors=min(statement.errors, 255) if Field.ERRORS in order else None,
             msm_id=statement.msm_id if Field.MSM_ID in order else None,
             probe_id=statement.probe_id if Field.PROBE_ID in order else None,
+            throughput=mbps_of(plain_code(statement.throughput)) if Field.THROUGHPUT in order else None,
         )
 
 
@@ -200,12 +203,18 @@ WRONG = [
     ("00", Problem.NO_MEASUREMENT, 0),
     (f"M {V4} FAILED PAD", Problem.PADDING, 7),
     ("M SRC_IPV4 c0 PAD", Problem.PADDING, 3),
-    ("M EXTRA 02", Problem.RESERVED, 2),
+    ("M EXTRA 03", Problem.RESERVED, 2),
     ("M EXTRA 00 01", Problem.RESERVED, 2),
     ("M EXTRA RTT", Problem.MISSING_BYTE, 2),
     ("M EXTRA", Problem.TRUNCATED, 2),
     ("M EXTRA 01 00 00 00", Problem.TRUNCATED, 6),
-    ("M EXTRA 01 00 00 00 07 EXTRA", Problem.REPEATED_FIELD, 7),
+    ("M EXTRA 01 00 00 00 07 EXTRA", Problem.TRUNCATED, 8),
+    ("M EXTRA 01 00 00 00 07 EXTRA 01", Problem.REPEATED_FIELD, 8),
+    ("M EXTRA 02 00 07 EXTRA 02", Problem.REPEATED_FIELD, 6),
+    ("M EXTRA 01 00 00 00 07 EXTRA 02 00 07 EXTRA", Problem.REPEATED_FIELD, 11),
+    ("M EXTRA 02 00", Problem.TRUNCATED, 4),
+    ("M EXTRA 02 10", Problem.OUT_OF_RANGE, 3),
+    ("M EXTRA 02 0f ff", Problem.OUT_OF_RANGE, 4),
     ("M FAILED 00", Problem.STRAY_BYTE, 2),
     (f"M {V4} 05", Problem.STRAY_BYTE, 6),
     (f"M {V4} PREFIX_END", Problem.STRAY_PREFIX_END, 6),

@@ -23,11 +23,12 @@ def read_statement(line: str) -> Statement:
     values, order = {}, []
     for word in line.split():
         name, text = word.split("=")
+        number = float if name in ("rtt", "throughput") else int
         order.append(Field.RESULT if name == "rtt" else Field[name.upper()])
         if name in ("src", "dst"):
             values[name] = parse_prefix(text)
         else:
-            values["seconds" if name == "time" else name] = float(text) if name == "rtt" else int(text)
+            values["seconds" if name == "time" else name] = number(text)
     return Statement(tuple(order), **values)
 
 

@@ -84,6 +84,13 @@ def test_every_forbidden_token_is_an_error_and_every_allowed_one_is_not():
             [1, 9, 16 + 0xF4],
             [1, 6, 16, 16, 16 + 8],
             [1, 14],
+            [1, 15],
+            [1, 15, 17],
+            [1, 15, 18],
+            [1, 15, 18, 16 + 15],
+            [1, 15, 18, 16, 16 + 9, 15],
+            [1, 15, 17, 16, 16, 16, 16, 15],
+            [1, 15, 17, 16, 16, 16, 16, 15, 18, 16, 16],
             [1, 3, *[16] * 10, 271],
             [1, 2],
             [1, 2, 17],
@@ -137,3 +144,26 @@ def test_every_token_belongs_to_the_role_before_it():
     assert vocab.roles_of(np.stack([ids, ids])).tolist() == [expected, expected]
     named = {vocab.FIELD_OF_ROLE[role] for role in expected if role != vocab.MEASUREMENT}
     assert named == {Field.SRC, Field.DST, Field.TIME, Field.RESULT}
+
+
+def test_every_token_belongs_to_a_field_and_the_byte_after_extra_says_which():
+    optional = {"size": 64, "errors": 1, "msm_id": 1001, "probe_id": 6012, "throughput": 94.3}
+    whole = parse_prefix("198.51.100.7")
+    order = (Field.SRC, *list(Field)[4:], Field.DST)
+    context = [Statement(order, whole, whole, 1_700_000_000, 1.0, **optional)]
+    ids = np.array(reference.encode(context))
+    lengths = {Field.SRC: 5, Field.DST: 5, **{vocab.OPTIONAL[n]: vocab.OPTIONAL_LENGTHS[n] for n in optional}}
+    expected = [vocab.NO_FIELD, *(field for field in context[0].order for _ in range(lengths[field]))]
+    assert vocab.fields_of(ids).tolist() == expected
+    assert vocab.fields_of(np.stack([ids, ids])).tolist() == [expected, expected]
+    assert vocab.fields_of(np.array([vocab.MEASUREMENT, vocab.EXTRA])).tolist() == [vocab.NO_FIELD] * 2
+
+
+def test_a_model_without_a_field_of_extra_does_not_begin_it():
+    for known, byte in ((Field.PROBE_ID, 1), (Field.THROUGHPUT, 2)):
+        place = Grammar(fields=frozenset([*DEFAULT_FIELDS, known])).follow([vocab.MEASUREMENT, vocab.EXTRA])
+        assert np.flatnonzero(place.allowed()).tolist() == [vocab.BYTE0 + byte]
+        assert place.stated == frozenset()
+        assert place.after(vocab.BYTE0 + byte).stated == {known}
+    both = Grammar().follow([vocab.MEASUREMENT, vocab.EXTRA])
+    assert np.flatnonzero(both.allowed()).tolist() == [vocab.BYTE0 + 1, vocab.BYTE0 + 2]

@@ -13,15 +13,53 @@ from typer.testing import CliRunner
 
 from ping_llm.cli import contexts as command
 from ping_llm.errors import PingError, UsageError
-from ping_llm.measurements.schema import MEASUREMENTS
+from ping_llm.measurements.schema import TABLE_VERSIONS
 from ping_llm.tokens import reference
 from ping_llm.tokens.rtt import RTT_ENCODINGS, rtt_encoding
 from ping_llm.tokens.vocab import PAD, ROLE_NAMES, Field
 
+SCHEMA = TABLE_VERSIONS[3]
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 ROWS = [
-    (datetime(2024, 5, 1, 12, 0, 0, 900_000, UTC), "192.0.2.1", "198.51.100.7", 4, 12.345, 1001, 64, 1, 7),
-    (datetime(2024, 5, 1, 12, 1, 0, 0, UTC), "192.0.2.1", "198.51.100.8", 4, -1.0, None, None, None, None),
-    (datetime(2024, 5, 1, 12, 2, 0, 0, UTC), "2001:db8::1", "2001:db8::2", 6, 20.0, 5, 1000, 0, 8),
+    (
+        datetime(2024, 5, 1, 12, 0, 0, 900_000, UTC),
+        "192.0.2.1",
+        "198.51.100.7",
+        4,
+        12.345,
+        1001,
+        64,
+        1,
+        7,
+        "ping",
+        94.3,
+    ),
+    (
+        datetime(2024, 5, 1, 12, 1, 0, 0, UTC),
+        "192.0.2.1",
+        "198.51.100.8",
+        4,
+        -1.0,
+        None,
+        None,
+        None,
+        None,
+        "ping",
+        None,
+    ),
+    (
+        datetime(2024, 5, 1, 12, 2, 0, 0, UTC),
+        "2001:db8::1",
+        "2001:db8::2",
+        6,
+        20.0,
+        5,
+        1000,
+        0,
+        8,
+        "ping",
+        0.0,
+    ),
 ]
 
 
@@ -36,8 +74,8 @@ def run(*arguments: object) -> str:
 @pytest.fixture
 def table(tmp_path):
     columns = list(zip(*ROWS, strict=True))
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, MEASUREMENTS, strict=True)]
-    pq.write_table(pa.Table.from_arrays(arrays, schema=MEASUREMENTS), tmp_path / "day.parquet")
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+    pq.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), tmp_path / "day.parquet")
     return tmp_path / "day.parquet"
 
 
@@ -64,6 +102,7 @@ def test_the_text_is_readable():
         "    MEASUREMENT                 from 192.0.2.0/24, as before",
         "    SRC_IPV4     c0 00 02 PREFIX_END  192.0.2.0/24",
         "    ERRORS       ff                       255 packet errors or more",
+        "    EXTRA        02 05 38                 94.208 Mbit/s",
     ):
         assert line in text.splitlines()
     assert "1,000 ms, for 999.9915 and up" in run("--rtt-encoding", "clipped")
@@ -79,6 +118,7 @@ def test_a_file_and_a_folder(table):
     one, two = reference.decode(ids)
     assert one.order == tuple(Field)
     assert (one.rtt, one.size, one.errors, one.msm_id) == (12.344, 64, 1, 1001)
+    assert (one.probe_id, one.throughput, shown["tokens_format"]) == (7, 94.208, 3)
     assert two.order == (Field.DST, Field.TIME, Field.RESULT)
     assert (str(two.src), two.rtt, two.seconds - one.seconds) == ("192.0.2.1", -1.0, 60)
     assert run(table.parent) == run(table)

@@ -62,6 +62,16 @@ def _with_edges(largest, *edges):
 
 _sizes, _errors, _ids = _with_edges(65_535), _with_edges(2**31 - 1, 255, 256), _with_edges(2**63 - 1)
 _probes = _with_edges(2**32 - 1)
+THROUGHPUT_EDGES = [
+    *(0.0, 0.0004, 0.0005, 0.001, 0.127, 0.1275, 0.128, 0.255, 0.2555, 0.256, 0.257, 0.511, 94.3, 1000.0),
+    *(272_730_423.296, 272_999_999.0, 1e12, 1.7976931348623157e308),
+]
+_throughputs = st.one_of(
+    st.none(),
+    st.sampled_from(THROUGHPUT_EDGES),
+    st.integers(0, 10_000).map(lambda halves: halves / 2000),
+    st.floats(0, allow_infinity=False),
+)
 
 
 @st.composite
@@ -71,8 +81,8 @@ def contexts(draw, max_size=4):
     clock = 0
     for _ in range(draw(st.integers(0, max_size))):
         clock = min(max(clock + draw(deltas), 0), LARGEST_SECONDS)
-        order = draw(st.permutations(list(Field)))[: draw(st.integers(2, 8))]
-        values = [draw(_sizes), draw(_errors), draw(_ids), draw(_probes)]
+        order = draw(st.permutations(list(Field)))[: draw(st.integers(2, len(Field)))]
+        values = [draw(_sizes), draw(_errors), draw(_ids), draw(_probes), draw(_throughputs)]
         for field in order[:2]:  # two fields at least must be known
             if field >= Field.SIZE and values[field - Field.SIZE] is None:
                 values[field - Field.SIZE] = 7
@@ -100,7 +110,7 @@ def random_context(chance: Random, count: int) -> list[Statement]:
             Statement(
                 order=(
                     *chance.sample(list(Field)[:4], 2),
-                    *chance.sample(list(Field)[4:], chance.randint(0, 4)),
+                    *chance.sample(list(Field)[4:], chance.randint(0, 5)),
                 ),
                 src=address(),
                 dst=address(),
@@ -112,6 +122,7 @@ def random_context(chance: Random, count: int) -> list[Statement]:
                 errors=chance.choice([None, 0, 255, 256, chance.randrange(2**31)]),
                 msm_id=chance.choice([None, 0, 2**63 - 1, chance.randrange(2**63)]),
                 probe_id=chance.choice([None, 0, 2**32 - 1, chance.randrange(2**32)]),
+                throughput=chance.choice([None, *THROUGHPUT_EDGES, chance.random() * 1000]),
             )
         )
     return statements

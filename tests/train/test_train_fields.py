@@ -16,8 +16,8 @@ _GROUPS = {
     "size": {vocab.SIZE},
     "errors": {vocab.ERRORS},
     "msm_id": {vocab.MSM_ID},
-    "probe_id": {vocab.EXTRA},
 }
+_EXTRA = {1: "probe_id", 2: "throughput"}
 
 
 def _byte(value):
@@ -38,7 +38,7 @@ _TOKENS = [
         _byte(9),
     ),
     *(vocab.MEASUREMENT, vocab.ERRORS, _byte(2), vocab.RTT, _byte(7), _byte(8)),
-    *(vocab.EXTRA, *map(_byte, (1, 0, 0, 9, 9))),
+    *(vocab.EXTRA, *map(_byte, (1, 0, 0, 9, 9)), vocab.EXTRA, *map(_byte, (2, 5, 56))),
     *(vocab.MSM_ID, *map(_byte, range(8)), vocab.DST_IPV4, *map(_byte, (1, 2, 3, 4))),
     *(vocab.PAD,) * 3,
 ]
@@ -52,10 +52,14 @@ def _oracle(logits, tokens):
             continue
         probability = np.exp(row - row.max())
         probability /= probability.sum()
-        if token >= vocab.BYTE0 or token == vocab.PREFIX_END:
-            bits[current] -= math.log2(probability[token])
-        elif token == vocab.MEASUREMENT:
+        if current == "extra":
             bits["order"] -= math.log2(probability[token])
+            current = _EXTRA[token - vocab.BYTE0]
+        elif token >= vocab.BYTE0 or token == vocab.PREFIX_END:
+            bits[current] -= math.log2(probability[token])
+        elif token in (vocab.MEASUREMENT, vocab.EXTRA):
+            bits["order"] -= math.log2(probability[token])
+            current = "extra" if token == vocab.EXTRA else ""
         else:
             current = next(name for name, members in _GROUPS.items() if token in members)
             group = sum(probability[member] for member in _GROUPS[current])

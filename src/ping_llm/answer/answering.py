@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ping_llm.answer import network
-from ping_llm.answer.conditions import COLUMNS, unused
+from ping_llm.answer.conditions import COLUMNS, array_of, unused
 from ping_llm.answer.context import Question
 from ping_llm.answer.distribution import RttDistribution, mix
 from ping_llm.answer.methods.base import FailureRates, Method
@@ -27,7 +27,6 @@ from ping_llm.answer.stack import CHUNK, NETWORK, Answers, Stack
 from ping_llm.errors import UsageError
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History
-from ping_llm.measurements.rules import UNKNOWN
 from ping_llm.splits.novelty import Novelty
 
 if TYPE_CHECKING:
@@ -244,7 +243,7 @@ def as_queries(questions: Sequence[Question]) -> Queries:
     time = np.array([NO_TIME if q.time is None else q.time for q in questions], np.int64)
     owned = bool(questions) and questions[0].context is not None
     conditions = {
-        column: np.array([q.conditions.stated.get(name, UNKNOWN) for q in questions], np.int64)
+        column: array_of(column, [q.conditions.stated.get(name) for q in questions])
         for name, column in COLUMNS.items()
         if any(name in q.conditions.stated for q in questions)
     }

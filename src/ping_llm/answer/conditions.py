@@ -1,26 +1,53 @@
-"""What a question may state besides its ends and its time: the size of the packets, their errors, Atlas ids.
+"""What a question may state besides its ends and its time: the size of the packets, their errors, Atlas ids
+and a throughput.
 
 A network that was trained on such a field (`network_fields`) reads it before the RTT, in the question and in
 the measurements of its context. The simple methods know none of them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+import numpy as np
+
 from ping_llm.errors import UsageError
-from ping_llm.measurements.schema import MAX_PACKET_ERRORS
+from ping_llm.measurements.rules import UNKNOWN
+from ping_llm.measurements.schema import MAX_PACKET_ERRORS, MAX_THROUGHPUT_MBPS, THROUGHPUT
 from ping_llm.tokens.vocab import LARGEST_MSM_ID, LARGEST_PROBE_ID, LARGEST_SIZE
 
 #: The column of the measurements table that holds each.
-COLUMNS = {"size": "size", "errors": "packet_error_count", "msm_id": "msm_id", "probe_id": "probe_id"}
+COLUMNS = {
+    "size": "size",
+    "errors": "packet_error_count",
+    "msm_id": "msm_id",
+    "probe_id": "probe_id",
+    "throughput": THROUGHPUT,
+}
 #: The largest value of each of these columns.
 LARGEST = {
     "size": LARGEST_SIZE,
     "packet_error_count": MAX_PACKET_ERRORS,
     "msm_id": LARGEST_MSM_ID,
     "probe_id": LARGEST_PROBE_ID,
+    THROUGHPUT: MAX_THROUGHPUT_MBPS,
 }
+
+
+#: Those of these columns that hold whole numbers.
+WHOLE = frozenset(LARGEST) - {THROUGHPUT}
+
+
+def allowed(column: str) -> str:
+    """What a value of a column may be."""
+    what = "a whole number" if column in WHOLE else "a number of Mbit/s"
+    return f"{what} from 0 to {LARGEST[column]:.0f}"
+
+
+def array_of(column: str, values: Sequence[float | None]) -> np.ndarray:
+    """A column of these values, UNKNOWN for None."""
+    kind = np.int64 if column in WHOLE else np.float64
+    return np.array([UNKNOWN if value is None else value for value in values], kind)
 
 
 @dataclass(frozen=True)
@@ -31,18 +58,21 @@ class Conditions:
       size: bytes of the payload.
       errors: packets that were sent and not answered.
       msm_id, probe_id: Atlas measurement and probe.
+      throughput: Mbit/s that were measured with the RTT.
     """
 
     size: int | None = None
     errors: int | None = None
     msm_id: int | None = None
     probe_id: int | None = None
+    throughput: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in self.stated.items():
-            largest = LARGEST[COLUMNS[name]]
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
-                raise UsageError(f"{name} must be a whole number from 0 to {largest}, not {value!r}")
+            column = COLUMNS[name]
+            kind = int if column in WHOLE else int | float
+            if not isinstance(value, kind) or isinstance(value, bool) or not 0 <= value <= LARGEST[column]:
+                raise UsageError(f"{name} must be {allowed(column)}, not {value!r}")
 
     def __bool__(self) -> bool:
         return bool(self.stated)
@@ -51,7 +81,7 @@ class Conditions:
         return ", ".join(f"{name} {value}" for name, value in self.stated.items())
 
     @property
-    def stated(self) -> dict[str, int]:
+    def stated(self) -> dict[str, Any]:
         """Names and values of those that are stated, in the order of stating."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
@@ -72,7 +102,7 @@ class Conditions:
 
 NO_CONDITIONS = Conditions()
 #: What a user may give in their place.
-Given = Conditions | Mapping[str, int] | None
+Given = Conditions | Mapping[str, float] | None
 
 
 def unused(several: Collection[Conditions], known: Collection[str]) -> list[str]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from ping_llm.answer.conditions import COLUMNS, NO_CONDITIONS, Conditions
+from ping_llm.answer.conditions import COLUMNS, NO_CONDITIONS, Conditions, array_of
 from ping_llm.errors import UsageError
 from ping_llm.interchange import Table, is_table
 from ping_llm.measurements.addresses import Prefix, pack_one, parse_prefix, unnamed, unpack_one
@@ -96,12 +96,7 @@ class Context:
             for texts in ([m.src_addr for m in measurements], [m.dst_addr for m in measurements])
         ]
         time = np.array([microseconds_of(m.event_time) for m in measurements], np.int64)
-        also = {
-            name: np.array(
-                [-1 if (value := getattr(m, name)) is None else value for m in measurements], np.int64
-            )
-            for name in COLUMNS.values()
-        }
+        also = {name: array_of(name, [getattr(m, name) for m in measurements]) for name in COLUMNS.values()}
         rtt = np.array([m.rtt for m in measurements], np.float64)
         return cls.of(packed[0], packed[1], time, rtt, also=also)
 
@@ -156,7 +151,7 @@ class Question:
         dst: str | Prefix | None = None,
         at: datetime | int | float | str | None = None,
         context: Context | Sequence[Measurement] | Table | None = None,
-        conditions: Conditions | Mapping[str, int] | None = None,
+        conditions: Conditions | Mapping[str, float] | None = None,
     ) -> "Question":
         """A question from what a user gives.
 
@@ -164,7 +159,8 @@ class Question:
           src, dst: addresses, or prefixes such as 203.0.113.0/24 or 203.0.113.?
           at: a datetime, seconds since 1970 or an ISO text; not given: not known.
           context: past measurements of the source: a context, measurements, or a table of them.
-          conditions: what is known besides: any of `size`, `errors`, `msm_id`, `probe_id`.
+          conditions: what is known besides: any of `size`, `errors`, `msm_id`, `probe_id`,
+            `throughput`.
 
         Raises:
           UsageError: what cannot be, and why.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ping_llm.answer import show
-from ping_llm.answer.conditions import LARGEST, Conditions
+from ping_llm.answer.conditions import LARGEST, WHOLE, Conditions, allowed, array_of
 from ping_llm.answer.context import Context, Question, as_microseconds
 from ping_llm.answer.rtt_model import RttModel
 from ping_llm.answer.stack import FOLDER, Stack
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ping_llm.model.engine import Engine
 
 #: Of tokens.json, as in other exports (`model.export.FORMAT`).
-_FORMATS = (1, 2)
+_FORMATS = (1, 2, 3)
 
 CONFIG, TOKENS, VERDICT = "config.json", "tokens.json", "verdict.json"
 
@@ -83,7 +83,7 @@ def read_context(path: Path) -> Context:
     the columns of conditions.
     """
     src, dst, time, rtt = [], [], [], []
-    also: dict[str, list[int]] = {name: [] for name in LARGEST}
+    also: dict[str, list[float]] = {name: [] for name in LARGEST}
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file, strict=True)
@@ -99,9 +99,9 @@ def read_context(path: Path) -> Context:
                     when = row.get("event_time")
                     time.append(as_microseconds(when) if when else NO_TIME)
                     for name, largest in LARGEST.items():
-                        value = int(row.get(name) or -1)
-                        if not -1 <= value <= largest:
-                            raise ValueError(f"{name} {value} must be a whole number from 0 to {largest}")
+                        value = (int if name in WHOLE else float)(row.get(name) or -1)
+                        if not (value == -1 or 0 <= value <= largest):
+                            raise ValueError(f"{name} {value} must be {allowed(name)}")
                         also[name].append(value)
                 except (PingError, ValueError, TypeError) as error:
                     raise PingError(f"{path}, line {rows.line_num}: {error}") from None
@@ -111,7 +111,7 @@ def read_context(path: Path) -> Context:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise PingError(f"cannot read {path}: {error}") from None
     packed = [np.frombuffer(b"".join(ends), np.uint8).reshape(-1, 16) for ends in (src, dst)]
-    numbers = {name: np.array(values, np.int64) for name, values in also.items()}
+    numbers = {name: array_of(name, values) for name, values in also.items()}
     return Context.of(packed[0], packed[1], np.array(time, np.int64), np.array(rtt), also=numbers)
 
 
@@ -133,6 +133,9 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--errors", type=int, help=f"Packets that were not answered, {trained}")
     parser.add_argument("--msm-id", type=int, help=f"Atlas measurement, {trained}")
     parser.add_argument("--probe", type=int, help=f"Atlas probe, {trained}")
+    parser.add_argument(
+        "--throughput", type=float, metavar="MBPS", help=f"Mbit/s measured with the RTT, {trained}"
+    )
     parser.add_argument("--raw", action="store_true", help="Answer with the network alone, not calibrated.")
     parser.add_argument("--int8", action="store_true", help="Run the graph with 8-bit weights.")
     parser.add_argument("--threads", type=int, default=0, help="Threads.  [default: one per core]")
@@ -140,7 +143,7 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     try:
         known = None if asked.context is None else read_context(asked.context)
-        conditions = Conditions(asked.size, asked.errors, asked.msm_id, asked.probe)
+        conditions = Conditions(asked.size, asked.errors, asked.msm_id, asked.probe, asked.throughput)
         question = Question.of(asked.src, asked.dst, asked.at, known, conditions)
         model = load(folder, int8=asked.int8, threads=asked.threads)
         (answer,) = model.rtt_many([question], raw=asked.raw)

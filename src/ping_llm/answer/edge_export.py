@@ -89,7 +89,8 @@ _ABOUT = """\
 `pings.csv` has the earlier measurements of the source: the columns `src_addr`, `dst_addr`, `rtt` (ms, -1: no
 reply) and, where known, `event_time`. Without `--context` the answer rests on what was trained on alone.
 `--json` prints JSON, `--int8` runs the smaller graph, `--raw` asks the network alone. `--size`, `--errors`,
-`--msm-id` and `--probe` state conditions, if the model was trained on them; `pings.csv` may have them too.
+`--msm-id`, `--probe` and `--throughput` state conditions, if the model was trained on them; `pings.csv` may
+have them too.
 
 {stack}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ping_llm.answer.conditions import COLUMNS, LARGEST
+from ping_llm.answer.conditions import COLUMNS, LARGEST, WHOLE, allowed
 from ping_llm.answer.context import Question
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements import addresses
@@ -188,15 +188,14 @@ def _numbers(given: dict[str, pa.Array], place: Place, wanted: Collection[str]) 
     for column, largest in LARGEST.items():
         if column not in given or column not in wanted:
             continue
-        values, bad = arrays.integers(given[column])
+        read = arrays.integers if column in WHOLE else arrays.optional_floats
+        values, bad = read(given[column])
         # Tokens hold no larger probe id, but a table may: such a one is not stated.
         values = np.where((values > largest) & (column == "probe_id"), -1, values)
-        bad = bad | (values < -1) | (values > largest)
+        bad = bad | ~((values == -1) | ((values >= 0) & (values <= largest)))
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
-            raise PingError(
-                f"{place(row)}: {column} {given[column][row]} must be a whole number from 0 to {largest}"
-            )
+            raise PingError(f"{place(row)}: {column} {given[column][row]} must be {allowed(column)}")
         out[column] = values
     return out
 
@@ -245,7 +244,7 @@ def questions_of(
     for row, (src, dst, time) in enumerate(
         zip(given["src_addr"].to_pylist(), given["dst_addr"].to_pylist(), times.tolist(), strict=True)
     ):
-        known = {name: int(column[row]) for name, column in stated.items() if column[row] >= 0}
+        known = {name: column[row].item() for name, column in stated.items() if column[row] >= 0}
         try:
             question = Question.of(str(src), str(dst), conditions=known)
             questions.append(replace(question, time=None if time == -1 else time))

@@ -177,7 +177,8 @@ class Model(RttModel, AddressQueries):
         Asked with a table (pandas, polars, pyarrow) of `src_addr`, `dst_addr` and, where known, `event_time`,
         it returns a table of the same library with the columns `failure`, `point`, `q0.05`, `q0.5`, `q0.95`
         (ms) and `kind` added. `context` may then be a table as well: each question sees its own source's.
-        Columns of conditions (`size`, `msm_id`, `probe_id`) count where the model was trained on them.
+        Columns of conditions (`size`, `msm_id`, `probe_id`, `throughput_mbps`) count where the model was
+        trained on them.
 
         Args:
           src, dst: addresses, prefixes such as 203.0.113.0/24 or 203.0.113.?, or names that stand for one:
@@ -189,8 +190,8 @@ class Model(RttModel, AddressQueries):
           method: `stack`, `network` or a simple method that the run has.
           all_orders: with raw: average over the orders in which the question's fields can be stated.
           quantiles: of a table's answers.
-          conditions: what is known besides, such as {"size": 1000}: any of `size`, `errors`, `msm_id` and
-            `probe_id` that the model was trained on.
+          conditions: what is known besides, such as {"size": 1000}: any of `size`, `errors`, `msm_id`,
+            `probe_id` and `throughput` (Mbit/s) that the model was trained on.
         """
         if is_table(src):
             how = {"data": data, "raw": raw, "method": method, "all_orders": all_orders}

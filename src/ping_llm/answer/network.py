@@ -126,7 +126,7 @@ def ways(
 
 def _conditions(queries: Queries, index: int, optional: Collection[str]) -> Conditions:
     given = ((name, getattr(queries, COLUMNS[name])) for name in optional)
-    stated = {name: int(column[index]) for name, column in given if column is not None}
+    stated = {name: column[index].item() for name, column in given if column is not None}
     return Conditions(**{n: value for n, value in stated.items() if UNKNOWN < value <= LARGEST[COLUMNS[n]]})
 
 

@@ -16,6 +16,8 @@ from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
 from ping_llm.measurements.rules import UNKNOWN
+from ping_llm.measurements.schema import THROUGHPUT
+from ping_llm.measurements.throughput import stored_mbps
 from ping_llm.recent import Recent
 
 if TYPE_CHECKING:
@@ -211,4 +213,7 @@ class Data:
         return Columns(block.time, src, block.dst, block.rtt, kind=kind, **numbers).sorted_by_time()
 
     def _optional(self, block: "RowBlock") -> dict[str, np.ndarray]:
-        return {name: getattr(block, name).astype(np.int64) for name in self._also}
+        out = {name: getattr(block, name).astype(np.int64) for name in self._also if name != THROUGHPUT}
+        if THROUGHPUT in self._also:
+            out[THROUGHPUT] = stored_mbps(block.throughput)
+        return out

@@ -375,7 +375,7 @@ def _measurement_values(columns: Columns) -> list[dict[str, Any]]:
     ]
     for name, column in columns.optional().items():
         for row in np.flatnonzero((column >= 0) & (column <= LARGEST[name])).tolist():
-            values[row][name] = int(column[row])
+            values[row][name] = column[row].item()
     return values
 
 

@@ -31,13 +31,11 @@ _TOGETHER = 16
 #: What bits are counted by: the token MEASUREMENT, and each field.
 NAMES = ("start", "src", "dst", "time", "result", *vocab.OPTIONAL)
 _USUAL = NAMES[: -len(vocab.OPTIONAL)]
-_COLUMN_OF_FIELD = {
-    Field.SRC: 1, Field.DST: 2, Field.TIME: 3, Field.RESULT: 4,
-    **{field: NAMES.index(name) for name, field in vocab.OPTIONAL.items()},
-}  # fmt: skip
-_COLUMN_OF_ROLE = np.zeros(vocab.BYTE0, np.int64)
-for _role, _field in vocab.FIELD_OF_ROLE.items():
-    _COLUMN_OF_ROLE[_role] = _COLUMN_OF_FIELD[_field]
+#: By field; the last is that of vocab.NO_FIELD.
+_COLUMN_OF_FIELD = np.zeros(len(Field) + 1, np.int64)
+_COLUMN_OF_FIELD[[Field.SRC, Field.DST, Field.TIME, Field.RESULT]] = 1, 2, 3, 4
+for _name, _field in vocab.OPTIONAL.items():
+    _COLUMN_OF_FIELD[_field] = NAMES.index(_name)
 
 
 @dataclass(frozen=True)
@@ -194,6 +192,6 @@ def field_bits(ids: np.ndarray, offsets: np.ndarray, bits: np.ndarray) -> np.nda
     """Bits of tokens, summed by measurement and field; PREFIX_END belongs to its address."""
     count = len(offsets) - 1
     measurement = np.repeat(np.arange(count), np.diff(offsets))
-    column = _COLUMN_OF_ROLE[vocab.roles_of(ids)]
+    column = _COLUMN_OF_FIELD[vocab.fields_of(ids)]
     sums = np.bincount(measurement * len(NAMES) + column, bits, count * len(NAMES))
     return sums.reshape(count, len(NAMES))

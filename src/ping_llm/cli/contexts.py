@@ -29,7 +29,7 @@ def register_tokens(app: typer.Typer) -> None:
         ),
         count: int = typer.Option(5, "-n", min=1, help="Number of measurements to read from FILE."),
         all_fields: bool = typer.Option(
-            False, "--all-fields", help="Include size, packet errors, measurement and probe id."
+            False, "--all-fields", help="Include size, packet errors, measurement, probe id and throughput."
         ),
         as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     ) -> None:
@@ -41,7 +41,7 @@ def register_tokens(app: typer.Typer) -> None:
         from ping_llm.tables import print_json, table
         from ping_llm.tokens import rtt
         from ping_llm.tokens.show import examples, read_contexts, show_context
-        from ping_llm.tokens.vocab import DEFAULT_FIELDS, EXTRA_FORMAT, TOKENS_FORMAT, Field
+        from ping_llm.tokens.vocab import DEFAULT_FIELDS, OPTIONAL, Field, tokens_format
 
         try:
             limit = rtt.DEFAULT_CLIP_LIMIT_MS if clip_limit_ms is None else clip_limit_ms
@@ -55,11 +55,12 @@ def register_tokens(app: typer.Typer) -> None:
             contexts = [("", context) for context in read_contexts(file, count, order)]
         shown = [(title, show_context(context, encoding)) for title, context in contexts]
         if as_json:
+            stated = {field for _, context in shown for one in context for field in one.statement.order}
             print_json(
                 {
-                    "tokens_format": EXTRA_FORMAT
-                    if any(Field.PROBE_ID in one.statement.order for _, context in shown for one in context)
-                    else TOKENS_FORMAT,
+                    "tokens_format": tokens_format(
+                        [name for name, field in OPTIONAL.items() if field in stated]
+                    ),
                     "rtt_encoding": encoding.name,
                     "contexts": [
                         {"title": title, "measurements": [one.as_dict() for one in context]}

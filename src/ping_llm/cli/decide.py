@@ -43,6 +43,7 @@ def rank(
     errors: int | None = query.ERRORS,
     msm_id: int | None = query.MSM_ID,
     probe: int | None = query.PROBE,
+    throughput: float | None = query.THROUGHPUT,
     context: Path | None = query.CONTEXT,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
@@ -69,7 +70,7 @@ def rank(
         raise UsageError("--context holds the measurements of one source: give one --src, or --data")
     made = model.rank(
         sources, candidates, at, query.read_context(context, src), objective_ms=slo, timeout_ms=timeout,
-        group=group, conditions=query.conditions_of(size, errors, msm_id, probe),
+        group=group, conditions=query.conditions_of(size, errors, msm_id, probe, throughput),
     )  # fmt: skip
     made = replace(made, notes=(*notes, *made.notes))
     if png is not None:
@@ -118,6 +119,7 @@ def explain(
     errors: int | None = query.ERRORS,
     msm_id: int | None = query.MSM_ID,
     probe: int | None = query.PROBE,
+    throughput: float | None = query.THROUGHPUT,
     context: Path | None = query.CONTEXT,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
@@ -139,7 +141,7 @@ def explain(
         if len(end.ends) > 1:
             raise UsageError(f"{end.note}; name one of them")
     query.say(*ends)
-    given = query.conditions_of(size, errors, msm_id, probe)
+    given = query.conditions_of(size, errors, msm_id, probe, throughput)
     question = Question.of(ends[0].ends[0], ends[1].ends[0], at, query.read_context(context, src), given)
     made = model.explain(question, left_out=top)
     if png is not None:
@@ -174,6 +176,7 @@ def matrix(
     errors: int | None = query.ERRORS,
     msm_id: int | None = query.MSM_ID,
     probe: int | None = query.PROBE,
+    throughput: float | None = query.THROUGHPUT,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
     method: str = query.METHOD,
@@ -204,7 +207,7 @@ def matrix(
     found = query.names(model, places, _MOST)
     sources, destinations = _named(src, "--src", found), _named(dst, "--dst", found)
     origin = f"{'' if run is None else run.resolve()} {'' if data is None else data.resolve()} {method}"
-    given = query.conditions_of(size, errors, msm_id, probe)
+    given = query.conditions_of(size, errors, msm_id, probe, throughput)
     table = matrices.matrix(ask, sources, destinations, out, at=at, origin=origin, conditions=given)
     _say_left_out(sum((":" in a) != (":" in b) for a in sources for b in destinations))
     written = [table]
@@ -256,6 +259,7 @@ def plan(
     errors: int | None = query.ERRORS,
     msm_id: int | None = query.MSM_ID,
     probe: int | None = query.PROBE,
+    throughput: float | None = query.THROUGHPUT,
     by: Literal["crps", "bits"] = typer.Option(
         "bits", "--by", help="What to reduce: the entropy in bits, or the expected CRPS in ms."
     ),
@@ -272,11 +276,9 @@ def plan(
 
     if (candidates is None) == (src is None or dst is None) or (src is None) != (dst is None):
         raise UsageError("give --candidates FILE, or --src and --dst")
-    given = query.conditions_of(size, errors, msm_id, probe)
+    given = query.conditions_of(size, errors, msm_id, probe, throughput)
     if candidates is not None and given:
-        raise UsageError(
-            "--candidates excludes --size, --errors, --msm-id and --probe: the table has a column for each"
-        )
+        raise UsageError(f"--candidates excludes {query.CONDITIONS}: the table has a column for each")
     model, _ = query.load_with(run, data, no_data, None)
     if candidates is not None:
         possible, _ = read_questions(candidates, model.optional_fields)

@@ -68,6 +68,11 @@ SIZE = typer.Option(None, "--size", help=f"Payload of the packets in bytes, {_TR
 ERRORS = typer.Option(None, "--errors", help=f"Packets that were not answered, {_TRAINED}")
 MSM_ID = typer.Option(None, "--msm-id", help=f"Atlas measurement, {_TRAINED}")
 PROBE = typer.Option(None, "--probe", help=f"Atlas probe, {_TRAINED}")
+THROUGHPUT = typer.Option(
+    None, "--throughput", metavar="MBPS", help=f"Mbit/s measured with the RTT, {_TRAINED}"
+)
+#: The options of conditions, for refusals.
+CONDITIONS = "--size, --errors, --msm-id, --probe and --throughput"
 _TOP = typer.Option(10, "--top", help="Number of answers.")
 _BITS = typer.Option(
     None, "--bits", help="Prefix length of the answers (8, 16, 24 …).  [default: whole addresses]"
@@ -144,12 +149,12 @@ def say(*named: "Named") -> None:
 
 
 def conditions_of(
-    size: int | None, errors: int | None, msm_id: int | None, probe: int | None
+    size: int | None, errors: int | None, msm_id: int | None, probe: int | None, throughput: float | None
 ) -> "Conditions":
     """What a question states besides its ends and its time."""
     from ping_llm.answer.conditions import Conditions
 
-    return Conditions(size, errors, msm_id, probe)
+    return Conditions(size, errors, msm_id, probe, throughput)
 
 
 def simple_method(name: str, data: Path | None) -> "SimpleModel":
@@ -171,6 +176,7 @@ def complete(
     errors: int | None = ERRORS,
     msm_id: int | None = MSM_ID,
     probe: int | None = PROBE,
+    throughput: float | None = THROUGHPUT,
     context: Path | None = CONTEXT,
     data: Path | None = DATA,
     no_data: bool = NO_DATA,
@@ -201,7 +207,7 @@ def complete(
         known = _known(model, src, dst, at, context)
     elif context is not None or data is not None:
         raise UsageError("--context and --data need --field dst and --src: a context has a known source")
-    conditions = conditions_of(size, errors, msm_id, probe)
+    conditions = conditions_of(size, errors, msm_id, probe, throughput)
     given = src if field == "dst" else dst
     title = f"{'source' if field == 'src' else 'destination'} given {given or 'nothing'}"
     if samples is not None:
@@ -233,6 +239,7 @@ def inverse(
     errors: int | None = ERRORS,
     msm_id: int | None = MSM_ID,
     probe: int | None = PROBE,
+    throughput: float | None = THROUGHPUT,
     context: Path | None = CONTEXT,
     data: Path | None = DATA,
     no_data: bool = NO_DATA,
@@ -258,7 +265,7 @@ def inverse(
     known = read_context(context, src)
     answer = model.inverse(
         src, low, high, at, known, within=within, count=top, bits=bits, passes=passes,
-        conditions=conditions_of(size, errors, msm_id, probe),
+        conditions=conditions_of(size, errors, msm_id, probe, throughput),
     )  # fmt: skip
     limits = None
     if places:
@@ -290,6 +297,7 @@ def generate(
     errors: int | None = ERRORS,
     msm_id: int | None = MSM_ID,
     probe: int | None = PROBE,
+    throughput: float | None = THROUGHPUT,
     context: Path | None = CONTEXT,
     data: Path | None = DATA,
     no_data: bool = NO_DATA,
@@ -311,7 +319,7 @@ def generate(
     known = None if src is None else _known(model, src, None, at, context)
     made = model.generate(
         src, at, known, histories=histories, measurements=measurements, temperature=temperature, seed=seed,
-        prefixes=prefixes, conditions=conditions_of(size, errors, msm_id, probe),
+        prefixes=prefixes, conditions=conditions_of(size, errors, msm_id, probe, throughput),
     )  # fmt: skip
     if png is not None:
         pictures.generated_picture(made, png)

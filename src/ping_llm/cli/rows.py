@@ -95,6 +95,7 @@ def inspect(
 ) -> None:
     """Show what is in a folder of rows."""
     from ping_llm.errors import UsageError
+    from ping_llm.measurements.schema import THROUGHPUT
     from ping_llm.rows import inspect as looking
     from ping_llm.rows.store import RowStore
 
@@ -104,7 +105,7 @@ def inspect(
             raise UsageError(f"there is no row {row}: {folder} has rows 0 to {len(store) - 1}")
         facts, lines = looking.row_table(store, row, limit)
         if as_json:
-            names = ("time", "dst", "rtt", "msm_id", "probe_id", "size", "packet_error_count")
+            names = ("time", "dst", "rtt", "msm_id", "probe_id", "size", "packet_error_count", THROUGHPUT)
             print_json(facts | {"shown": [dict(zip(names, line, strict=True)) for line in lines]})
             return
         print(table([(name, str(value)) for name, value in facts.items()]))

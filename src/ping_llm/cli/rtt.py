@@ -36,6 +36,7 @@ def rtt(
     errors: int | None = query.ERRORS,
     msm_id: int | None = query.MSM_ID,
     probe: int | None = query.PROBE,
+    throughput: float | None = query.THROUGHPUT,
     context: Path | None = query.CONTEXT,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
@@ -45,8 +46,8 @@ def rtt(
     pairs: Path | None = typer.Option(
         None,
         "--pairs",
-        help="Table with src, dst and optionally time, rtt, size, msm_id and probe_id, in any format that "
-        "`ingest` reads: one answer per row.",
+        help="Table with src, dst and optionally time, rtt, size, msm_id, probe_id and throughput_mbps, in "
+        "any format that `ingest` reads: one answer per row.",
     ),
     out: Path | None = typer.Option(
         None, "--out", help="With --pairs: folder for the answers as Parquet by day; it resumes."
@@ -78,12 +79,11 @@ def rtt(
     from ping_llm.answer.context import Question
     from ping_llm.tables import print_json
 
-    conditions = query.conditions_of(size, errors, msm_id, probe)
+    conditions = query.conditions_of(size, errors, msm_id, probe, throughput)
     if pairs is not None:
         if src or dst or context or conditions:
             raise UsageError(
-                "--pairs excludes --src, --dst, --context, --size, --errors, --msm-id and --probe: the table "
-                "has them"
+                f"--pairs excludes --src, --dst, --context, {query.CONDITIONS}: the table has them"
             )
         if below is not None or consistency:
             raise UsageError("--pairs excludes --below and --consistency, which are for a single question")

@@ -35,7 +35,9 @@ def score(
     spark_master: str | None = bulk.SPARK_MASTER,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
-    conditions: str | None = typer.Option(None, "--size", "--errors", "--msm-id", "--probe", hidden=True),
+    conditions: str | None = typer.Option(
+        None, "--size", "--errors", "--msm-id", "--probe", "--throughput", hidden=True
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON: one object per measurement."),
     png: Path | None = query.PNG,
 ) -> None:
@@ -44,8 +46,8 @@ def score(
 
     if conditions is not None:
         raise UsageError(
-            "score has no --size, --errors, --msm-id and --probe: the file states them, in the columns size, "
-            "packet_error_count, msm_id and probe_id"
+            f"score has no {query.CONDITIONS}: the file states them, in the columns size, "
+            "packet_error_count, msm_id, probe_id and throughput_mbps"
         )
     if anomalies is not None and anomalies < 1:
         raise UsageError(f"--anomalies must be at least 1, not {anomalies}")

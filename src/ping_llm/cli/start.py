@@ -95,8 +95,9 @@ def register_describe(app: typer.Typer) -> None:
             return
         for row in rows:
             row["rtt"] = "no reply" if row["rtt"] == -1 else f"{row['rtt']:,.3f}"
-            for name in ("msm_id", "size", "packet_error_count", "probe_id"):
-                row[name] = "" if row[name] is None else str(row[name])
+            for name in ("msm_id", "size", "packet_error_count", "probe_id", "throughput_mbps"):
+                if name in row:
+                    row[name] = "" if row[name] is None else str(row[name])
         print(table([list(row.values()) for row in rows], list(rows[0])))
 
 

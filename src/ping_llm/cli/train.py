@@ -177,7 +177,7 @@ def register_runs(app: typer.Typer) -> None:
         key: str = typer.Option(
             "loss",
             help="Value to plot: loss, or the bits of total, source, destination, rtt, time, size, errors, "
-            "msm_id, probe_id or order.",
+            "msm_id, probe_id, throughput or order.",
         ),
     ) -> None:
         """Plot the learning curves of several runs in one PNG."""

@@ -43,6 +43,7 @@ def watch(
     errors: int | None = typer.Option(None, "--errors", hidden=True),
     msm_id: int | None = query.MSM_ID,
     probe: int | None = query.PROBE,
+    throughput: float | None = query.THROUGHPUT,
     data: Path | None = query.DATA,
     no_data: bool = query.NO_DATA,
     metrics: int | None = typer.Option(
@@ -71,7 +72,7 @@ def watch(
         least_ms=least_ms,
         least_share=least_percent / 100,
     )
-    given = query.conditions_of(size, errors, msm_id, probe)
+    given = query.conditions_of(size, errors, msm_id, probe, throughput)
     if url is not None and source != "-":
         raise UsageError("--url and INPUT exclude each other")
     if metrics is None and metrics_host != "127.0.0.1":

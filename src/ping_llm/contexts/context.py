@@ -43,6 +43,7 @@ from ping_llm.tokens.codec import (
     put_probe_id,
     put_result,
     put_size,
+    put_throughput,
     put_time,
     put_unnamed_source,
 )
@@ -56,28 +57,51 @@ from ping_llm.tokens.vocab import (
     Field,
 )
 
-MOST_FIELDS = len(Field)
+#: The orders of so many fields are in a table: those of nine would take 3 MB of it, and a second to make.
+TABLED_FIELDS = 8
+
+#: Bits per place of a packed order, and their mask; and the order that changes nothing.
+FIELD_BITS, FIELD_MASK = 4, 15
+AS_THEY_ARE = sum(place << (FIELD_BITS * place) for place in range(len(Field)))
+
 _SRC, _DST, _TIME, _RESULT = int(Field.SRC), int(Field.DST), int(Field.TIME), int(Field.RESULT)
 _SIZE, _ERRORS, _MSM_ID, _PROBE_ID = (int(Field[name]) for name in ("SIZE", "ERRORS", "MSM_ID", "PROBE_ID"))
+_THROUGHPUT = int(Field.THROUGHPUT)
 
 _MICROSECONDS = 1_000_000
 
 
 def _order_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All orders of 0..8 fields, sorted, three bits a place; where those of f fields start; and f!."""
+    """All orders of 0..8 fields, sorted, four bits a place; where those of f fields start; and f!."""
     packed: list[int] = []
     starts, counts = [], []
-    for fields in range(MOST_FIELDS + 1):
+    for fields in range(TABLED_FIELDS + 1):
         starts.append(len(packed))
         counts.append(factorial(fields))
         packed += [
-            sum(which << (3 * place) for place, which in enumerate(order))
+            sum(which << (FIELD_BITS * place) for place, which in enumerate(order))
             for order in permutations(range(fields))
         ]
     return np.array(packed, np.int64), np.array(starts, np.int64), np.array(counts, np.int64)
 
 
 ORDERS, ORDER_STARTS, ORDER_COUNTS = _order_tables()
+
+
+@kernel
+def drawn_order(fields, key, place):
+    """One of the orders of so many fields, packed. Of nine: the first, then an order of the eight others."""
+    if fields <= TABLED_FIELDS:
+        return ORDERS[ORDER_STARTS[fields] + below(draw(key, FIELD_ORDER, place), ORDER_COUNTS[fields])]
+    of_others = ORDER_COUNTS[TABLED_FIELDS]
+    which = below(draw(key, FIELD_ORDER, place), fields * of_others)
+    first = which // of_others
+    others = ORDERS[ORDER_STARTS[TABLED_FIELDS] + which % of_others]
+    order = first
+    for turn in range(TABLED_FIELDS):
+        other = (others >> (FIELD_BITS * turn)) & FIELD_MASK
+        order |= (other + (other >= first)) << (FIELD_BITS * (turn + 1))
+    return order
 
 
 @kernel
@@ -235,7 +259,7 @@ def pseudonym_into(out, packed, ipv4, known, key):
 @kernel
 def write(out, position, key, shape, order, timed, source, ipv4, begin, columns, p):
     """Write the context's tokens at out[position]; return the position after them."""
-    time, dst, rtt, size, errors, msm_id, probe_id = columns
+    time, dst, rtt, size, errors, msm_id, probe_id, throughput = columns
     scrambled = is_scrambled(key, p)
     address = address_bytes(ipv4, scrambled)
     previous = np.int64(-1)
@@ -255,39 +279,38 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
         if place == 0 or upper(bits) < p.repeat_source:
             present = _SRC
             fields = 1
-        present |= _DST << (3 * fields)
+        present |= _DST << (FIELD_BITS * fields)
         fields += 1
         if timed[place]:
-            present |= _TIME << (3 * fields)
+            present |= _TIME << (FIELD_BITS * fields)
             fields += 1
-        present |= _RESULT << (3 * fields)
+        present |= _RESULT << (FIELD_BITS * fields)
         result = fields
         fields += 1
         if p.size and size[at] >= 0:
-            present |= _SIZE << (3 * fields)
+            present |= _SIZE << (FIELD_BITS * fields)
             fields += 1
         if p.errors and errors[at] >= 0:
-            present |= _ERRORS << (3 * fields)
+            present |= _ERRORS << (FIELD_BITS * fields)
             fields += 1
         if p.msm_id and msm_id[at] >= 0:
-            present |= _MSM_ID << (3 * fields)
+            present |= _MSM_ID << (FIELD_BITS * fields)
             fields += 1
         if p.probe_id and probe_id[at] >= 0 and probe_id[at] <= LARGEST_PROBE_ID:
-            present |= _PROBE_ID << (3 * fields)
+            present |= _PROBE_ID << (FIELD_BITS * fields)
             fields += 1
-        permutation = ORDERS[ORDER_STARTS[fields]]
-        if not ordered:
-            permutation = ORDERS[
-                ORDER_STARTS[fields] + below(draw(key, FIELD_ORDER, place), ORDER_COUNTS[fields])
-            ]
+        if p.throughput and throughput[at] > 0:
+            present |= _THROUGHPUT << (FIELD_BITS * fields)
+            fields += 1
+        permutation = AS_THEY_ARE if ordered else drawn_order(fields, key, place)
 
         out[position] = MEASUREMENT
         position += 1
         for turn in range(fields):
-            slot = (permutation >> (3 * turn)) & 7
+            slot = (permutation >> (FIELD_BITS * turn)) & FIELD_MASK
             if ordered and turn >= result:  # as questions do: what is optional, then the result
                 slot = result if turn == fields - 1 else turn + 1
-            field = (present >> (3 * slot)) & 7
+            field = (present >> (FIELD_BITS * slot)) & FIELD_MASK
             if field == _DST:
                 known = known_destination(key, place, lower(bits) < p.prefix, address)
                 if scrambled:
@@ -311,6 +334,8 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
                 position = put_errors(out, position, errors[at])
             elif field == _MSM_ID:
                 position = put_msm_id(out, position, msm_id[at])
-            else:
+            elif field == _PROBE_ID:
                 position = put_probe_id(out, position, probe_id[at])
+            else:
+                position = put_throughput(out, position, np.int64(throughput[at]) - 1)
     return position

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ping_llm.compiled import kernel
-from ping_llm.contexts.context import ORDER_COUNTS, ORDER_STARTS, ORDERS, pseudonym_into
+from ping_llm.contexts.context import AS_THEY_ARE, FIELD_BITS, FIELD_MASK, drawn_order, pseudonym_into
 from ping_llm.contexts.draws import (
     CROSSED_ANCHOR,
     CROSSED_GROUP,
@@ -22,7 +22,6 @@ from ping_llm.contexts.draws import (
     CROSSED_OWN,
     CROSSED_PAIR,
     CROSSED_TIE,
-    FIELD_ORDER,
     ORDERED,
     SCRAMBLE_KEY,
     address_length,
@@ -307,16 +306,14 @@ def write_crossed(out, position, key, count, who, to, rtts, ipv4, crossing, p):
         if place == 0 or who[place] != who[place - 1]:
             present = _SRC
             fields = 1
-        present |= (_DST << (3 * fields)) | (_RESULT << (3 * fields + 3))
+        present |= (_DST << (FIELD_BITS * fields)) | (_RESULT << (FIELD_BITS * (fields + 1)))
         fields += 2
-        which = 0
-        if not ordered:
-            which = below(draw(key, FIELD_ORDER, place), ORDER_COUNTS[fields])
-        permutation = ORDERS[ORDER_STARTS[fields] + which]
+        permutation = AS_THEY_ARE if ordered else drawn_order(fields, key, place)
         out[position] = MEASUREMENT
         position += 1
         for turn in range(fields):
-            field = (present >> (3 * ((permutation >> (3 * turn)) & 7))) & 7
+            slot = (permutation >> (FIELD_BITS * turn)) & FIELD_MASK
+            field = (present >> (FIELD_BITS * slot)) & FIELD_MASK
             if field == _RESULT:
                 position = put_result(out, position, rtts[place], p.encoding, p.clip_limit_ms)
                 continue

@@ -84,7 +84,7 @@ def fill(
         filler_key: uint64 [n].
         fillers: whether to fill what is left.
         src, offsets, columns: the block's arrays; columns are time, dst as two words, rtt, size, errors,
-            msm_id, probe_id and dst as bytes.
+            msm_id, probe_id, throughput (0, or 1 + its code) and dst as bytes.
         crossing: the arrays of all measurements by source and destination; empty where no context is crossed.
         block_row: int64, the number of each row of the block.
         p: Parameters.
@@ -102,8 +102,8 @@ def fill(
     timed = np.empty(length, np.uint8)
     who = np.empty(length, np.int64)
     rtts = np.empty(length, np.float64)
-    time, words, rtt, size, errors, msm_id, probe_id, dst = columns
-    written_columns = (time, dst, rtt, size, errors, msm_id, probe_id)
+    time, words, rtt, size, errors, msm_id, probe_id, throughput, dst = columns
+    written_columns = (time, dst, rtt, size, errors, msm_id, probe_id, throughput)
     smallest = smallest_measurement(p)
 
     for line in range(len(sequences)):

@@ -39,6 +39,7 @@ _COLOURS = {
     Field.ERRORS: "35",
     Field.MSM_ID: "35",
     Field.PROBE_ID: "35",
+    Field.THROUGHPUT: "35",
 }
 _FAILED, _BOLD = "31", "1"
 
@@ -89,6 +90,8 @@ def _field(statement: Statement, field: Field, previous: int | None, colour: boo
             text = f"{statement.errors} errors"
         case Field.MSM_ID:
             text = f"msm {statement.msm_id}"
+        case Field.THROUGHPUT:
+            text = f"{statement.throughput:g} Mbit/s"
         case _:
             text = f"probe {statement.probe_id}"
     return _paint(text, shade, colour)

@@ -19,9 +19,10 @@ from ping_llm.measurements.addresses import is_ipv4
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.parquet import measurement_files
 from ping_llm.measurements.rules import ACCEPTED, candidates_of, complaint, judge
-from ping_llm.measurements.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from ping_llm.measurements.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, THROUGHPUT
+from ping_llm.measurements.throughput_kernels import stored_codes
 from ping_llm.rows.block import MEASUREMENT_COLUMNS, RowBlock
-from ping_llm.rows.manifest import FLAG_IPV4, FLAG_OTHER_KINDS, RowIndex
+from ping_llm.rows.manifest import FLAG_IPV4, FLAG_OTHER_KINDS, FLAG_THROUGHPUT, RowIndex
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class MemoryRows:
     def fingerprint(self) -> str:
         digest = hashlib.sha256(b"memory rows 1")
         for field in fields(self.block):
-            if field.name == "kind" and not self.block.kind.any():
-                continue  # rows of pings have the fingerprint that they had before there were kinds
+            if field.name in ("kind", "throughput") and not getattr(self.block, field.name).any():
+                continue  # the fingerprint of such rows is what it was before there were these columns
             digest.update(np.ascontiguousarray(getattr(self.block, field.name)))
         return digest.hexdigest()
 
@@ -51,7 +52,9 @@ class MemoryRows:
             src=self.block.src,
             counts=np.diff(offsets).astype(np.int32),
             flags=(
-                is_ipv4(self.block.src) * FLAG_IPV4 + self.block.has_other_kinds() * FLAG_OTHER_KINDS
+                is_ipv4(self.block.src) * FLAG_IPV4
+                + self.block.has_other_kinds() * FLAG_OTHER_KINDS
+                + self.block.has_throughput() * FLAG_THROUGHPUT
             ).astype(np.uint8),
         )
 
@@ -91,7 +94,7 @@ def rows_of_parquet(path: str | Path) -> MemoryRows:
             f"{path} has {count:,} measurements; network_parquet takes 1 to {MAX_MEASUREMENTS:,}: "
             f"build rows (`ping-llm rows build {path} --out DIR`) and use probe_chunks"
         )
-    optional = [name for name in (*OPTIONAL_COLUMNS, "kind") if name in names]
+    optional = [name for name in (*OPTIONAL_COLUMNS, "kind", THROUGHPUT) if name in names]
     table = dataset.to_table([*REQUIRED_COLUMNS, *optional])
     return MemoryRows(_block(table, path))
 
@@ -107,12 +110,15 @@ def _block(table: pa.Table, path: Path) -> RowBlock:
         )
     numbers = {name: getattr(rows, name) for name in _NUMBERS[:-1]}
     numbers["kind"] = Columns.from_table(table, with_kind=True).column("kind")
+    mbps = rows.throughput_mbps
+    numbers["throughput"] = np.zeros(len(rows), np.uint16) if mbps is None else stored_codes(mbps)
     return _sorted(rows.src, rows.dst, rows.time_us, rows.rtt, numbers)
 
 
 def rows_of_columns(columns: Columns) -> MemoryRows:
     """The rows of measurements in memory."""
     numbers = {name: columns.column(name) for name in _NUMBERS}
+    numbers["throughput"] = stored_codes(columns.column(THROUGHPUT))
     return MemoryRows(_sorted(columns.src, columns.dst, columns.time, columns.rtt, numbers))
 
 

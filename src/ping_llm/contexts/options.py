@@ -50,7 +50,8 @@ class ContextOptions:
         max_context_tokens: largest context; 0 means the sequence's length.
         max_segments: most contexts in a sequence. Attention kernels have a limit too; set both alike.
         kinds: kinds of measurements that enter contexts: any of ping,hop,last; empty: all that are there.
-        fields: what a measurement states: src,dst,rtt and any of time,size,errors,msm_id,probe_id.
+        fields: what a measurement states: src,dst,rtt and any of time,size,errors,msm_id,
+            probe_id,throughput.
         rtt_encoding: compact, float64, micros, log or clipped.
         clip_limit_ms: the largest RTT of `clipped`.
     """
@@ -196,6 +197,7 @@ class Parameters(NamedTuple):
     errors: int
     msm_id: int
     probe_id: int
+    throughput: int
     encoding: int
     result_length: int  # tokens of the longest result
     extra_length: int  # tokens of the optional fields, when all are known
@@ -231,6 +233,7 @@ class Parameters(NamedTuple):
             errors=int("errors" in names),
             msm_id=int("msm_id" in names),
             probe_id=int("probe_id" in names),
+            throughput=int("throughput" in names),
             encoding=encoding.id,
             result_length=1 + encoding.bytes,
             extra_length=sum(tokens for name, tokens in OPTIONAL_LENGTHS.items() if name in names),

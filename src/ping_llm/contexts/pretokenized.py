@@ -19,7 +19,7 @@ from ping_llm.contexts.units import FilledUnit
 from ping_llm.errors import PingError
 from ping_llm.files import whole_file, write_json
 from ping_llm.progress import Progress
-from ping_llm.tokens.vocab import EXTRA_FORMAT, TOKENS_FORMAT
+from ping_llm.tokens.vocab import tokens_format
 
 SCHEMA = pa.schema([pa.field("tokens", pa.list_(pa.uint16())), pa.field("length", pa.int32())])
 DESCRIPTION = "pretokenized.json"
@@ -30,8 +30,8 @@ PACKING_BINS = 256
 
 
 def version_of(options: ContextOptions) -> int:
-    """Of the description: 2 where the tokens are of their second version."""
-    return EXTRA_FORMAT if "probe_id" in options.field_names else TOKENS_FORMAT
+    """Of the description: that of the tokens."""
+    return tokens_format(options.field_names)
 
 
 def contexts_of(filled: FilledUnit) -> pa.Table:

@@ -31,6 +31,7 @@ from ping_llm.contexts.options import Parameters
 from ping_llm.hashing import GOLDEN_INT, MASK, finalize_int
 from ping_llm.measurements.addresses import Prefix, unnamed
 from ping_llm.measurements.scramble import SHORT, scramble_one, short_one
+from ping_llm.measurements.throughput import mbps_of
 from ping_llm.rows.block import RowBlock
 from ping_llm.tokens import reference as tokens
 from ping_llm.tokens.rtt import RttEncoding
@@ -273,6 +274,7 @@ def context_tokens(
         size, errors, msm_id = int(block.size[at]), int(block.packet_error_count[at]), int(block.msm_id[at])
         probe_id = int(block.probe_id[at])
         has_probe_id = 0 <= probe_id <= LARGEST_PROBE_ID
+        stored = int(block.throughput[at])
         stated = {
             Field.SRC: states_source(key, place, p),
             Field.DST: True,
@@ -282,6 +284,7 @@ def context_tokens(
             Field.ERRORS: p.errors and errors >= 0,
             Field.MSM_ID: p.msm_id and msm_id >= 0,
             Field.PROBE_ID: p.probe_id and has_probe_id,
+            Field.THROUGHPUT: p.throughput and stored > 0,
         }
         fields = [field for field in Field if stated[field]]
         order = (*(field for field in fields if field is not Field.RESULT), Field.RESULT)
@@ -299,6 +302,7 @@ def context_tokens(
                 errors=errors if errors >= 0 else None,
                 msm_id=msm_id if msm_id >= 0 else None,
                 probe_id=probe_id if has_probe_id else None,
+                throughput=mbps_of(stored - 1) if stored else None,
             )
         )
     return tokens.encode(statements, encoding)

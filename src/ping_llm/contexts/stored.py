@@ -27,7 +27,7 @@ from ping_llm.contexts.units import Spent
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import read_object
 from ping_llm.hashing import GOLDEN_INT, MASK, mix
-from ping_llm.tokens.vocab import EXTRA_FORMAT, TOKENS_FORMAT, VOCABULARY_SIZE
+from ping_llm.tokens.vocab import TOKENS_FORMATS, VOCABULARY_SIZE
 
 #: The rows of a packed array.
 _TARGETS, _INPUTS, _POSITIONS, _SEGMENTS = range(4)
@@ -65,7 +65,7 @@ class Stored:
                 f"{folder} holds no stored contexts; `ping-llm pretokenize ROWS --out DIR` makes them"
             )
         about = read_object(folder / DESCRIPTION)
-        if about.get("version") not in (TOKENS_FORMAT, EXTRA_FORMAT):
+        if about.get("version") not in TOKENS_FORMATS:
             raise PingError(
                 f"{folder / DESCRIPTION} has version {about.get('version')}, this program reads 1 and 2"
             )

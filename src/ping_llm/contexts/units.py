@@ -193,6 +193,7 @@ class UnitFiller:
                 block.packet_error_count,
                 block.msm_id,
                 block.probe_id,
+                block.throughput,
                 block.dst,
             ),
             self.crossing.arrays(),
@@ -264,4 +265,5 @@ def _join(blocks: list[RowBlock]) -> RowBlock:
         joined("size"),
         joined("packet_error_count"),
         joined("kind"),
+        joined("throughput"),
     )

@@ -17,7 +17,7 @@ from ping_llm.ingest.options import IngestOptions, find_files
 from ping_llm.ingest.run import report_from_json
 from ping_llm.measurements.parquet import ParquetInput, connect, open_input
 from ping_llm.measurements.places import Places
-from ping_llm.measurements.schema import MEASUREMENTS_WITH_KIND
+from ping_llm.measurements.schema import LAST_VERSION, TABLE_VERSIONS
 from ping_llm.progress import Progress
 from ping_llm.splits.run import REPORT_FILE
 
@@ -53,9 +53,9 @@ def _read_raw(places: Sequence[str], temporary: Path, troubles: list[str]) -> Pa
     with (
         Progress("read", unit="measurements") as progress,
         whole_file(path) as aside,
-        pq.ParquetWriter(aside, MEASUREMENTS_WITH_KIND, compression="zstd") as writer,
+        pq.ParquetWriter(aside, TABLE_VERSIONS[LAST_VERSION], compression="zstd") as writer,
     ):
-        for batch in read_measurements(places, with_kind=True, troubles=troubles):
+        for batch in read_measurements(places, version=LAST_VERSION, troubles=troubles):
             writer.write_batch(batch)
             progress.advance(len(batch))
             rows += len(batch)

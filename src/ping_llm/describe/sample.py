@@ -11,21 +11,24 @@ from ping_llm.errors import PingError
 from ping_llm.ingest import read_measurements
 from ping_llm.ingest.options import find_files
 from ping_llm.measurements.parquet import ParquetInput, open_input
-from ping_llm.measurements.schema import KINDS, MEASUREMENTS, MEASUREMENTS_WITH_KIND, PING
+from ping_llm.measurements.schema import KINDS, LAST_VERSION, PING, TABLE_VERSIONS, THROUGHPUT
 
 
 def sample(places: Sequence[str], count: int, seed: int = 0) -> pa.Table:
     """Up to `count` measurements in the order of time, columns of the measurements table.
 
-    Parquet with a column `kind` gives one; of raw input, it is given if some drawn measurement is no ping.
+    Parquet with a column `kind` or `throughput_mbps` gives one; of raw input, the lowest version of the table
+    that holds what is known of the drawn measurements.
     """
     find_files(places)  # says what does not exist
     try:
         data = open_input(places)
     except PingError:
-        drawn = _from_stream(read_measurements(places, with_kind=True), count, seed)
-        if set(drawn["kind"].to_pylist()) <= {KINDS[PING]}:
-            drawn = drawn.drop_columns("kind").replace_schema_metadata(MEASUREMENTS.metadata)
+        drawn = _from_stream(read_measurements(places, version=LAST_VERSION), count, seed)
+        if drawn[THROUGHPUT].null_count == len(drawn):
+            only_pings = set(drawn["kind"].to_pylist()) <= {KINDS[PING]}
+            schema = TABLE_VERSIONS[1 if only_pings else 2]
+            drawn = drawn.select(schema.names).replace_schema_metadata(schema.metadata)
     else:
         drawn = _from_parquet(data, count, seed)
     if not len(drawn):
@@ -37,7 +40,7 @@ def _from_parquet(data: ParquetInput, count: int, seed: int) -> pa.Table:
     """By row number: only the row groups that hold a drawn row are read."""
     count = min(count, data.rows)
     chosen = np.sort(np.random.default_rng(seed).choice(data.rows, count, replace=False))
-    schema = MEASUREMENTS_WITH_KIND if data.with_kind else MEASUREMENTS
+    schema = TABLE_VERSIONS[data.version]
     pieces = [schema.empty_table()]
     before = 0
     for path, rows in zip(data.files, data.rows_of, strict=True):
@@ -82,10 +85,11 @@ def _in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def _from_stream(batches: Iterable[pa.RecordBatch], count: int, seed: int) -> pa.Table:
     """Each row draws a number; those with the smallest are the sample."""
     random = np.random.default_rng(seed)
-    drawn = MEASUREMENTS_WITH_KIND.empty_table()
+    schema = TABLE_VERSIONS[LAST_VERSION]
+    drawn = schema.empty_table()
     numbers = np.zeros(0)
     for batch in batches:
-        drawn = pa.concat_tables([drawn, pa.Table.from_batches([batch], MEASUREMENTS_WITH_KIND)])
+        drawn = pa.concat_tables([drawn, pa.Table.from_batches([batch], schema)])
         numbers = np.append(numbers, random.random(len(batch)))
         if len(numbers) > count:
             smallest = np.sort(np.argpartition(numbers, count)[:count])

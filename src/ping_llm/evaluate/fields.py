@@ -41,7 +41,7 @@ def by_order(model: Model, asked: Columns) -> dict:
         totals, parts = np.empty((len(orders), len(asked))), {}
         for number, order in enumerate(orders):
             ids, log2 = _scored(model, asked, order)
-            field = _fields(ids)
+            field = vocab.fields_of(ids)
             totals[number] = -log2.sum(axis=1)
             parts[" ".join(_NAMES[f] for f in order)] = {"total": float(totals[number].mean())} | {
                 _NAMES[f]: float(-np.where(field == int(f), log2, 0).sum(axis=1).mean())
@@ -67,10 +67,10 @@ def _all_fields(model: Model, asked: Columns) -> dict:
     usual = (Field.SRC, Field.DST, Field.TIME) if model.has_time else (Field.SRC, Field.DST)
     order = (*usual, *(vocab.OPTIONAL[name] for name in model.optional_fields), Field.RESULT)
     ids, log2 = _scored(model, asked, order)
-    field = _fields(ids)
+    field = vocab.fields_of(ids)
     by_field = {_NAMES[f]: float(-np.where(field == int(f), log2, 0).sum(axis=1).mean()) for f in order}
     ids, log2 = _scored(model, asked, (*usual, Field.RESULT))
-    without = float(-np.where(_fields(ids) == int(Field.RESULT), log2, 0).sum(axis=1).mean())
+    without = float(-np.where(vocab.fields_of(ids) == int(Field.RESULT), log2, 0).sum(axis=1).mean())
     return {"all_fields": {"by_field": by_field, "result_without": without}}
 
 
@@ -157,12 +157,6 @@ def _scored(model: Model, asked: Columns, order: tuple[Field, ...]) -> tuple[np.
         scores = model.engine.log_probabilities(inputs, targets, positions, segments)[: len(rows)]
         parts.append(np.where(rows != vocab.PAD, scores, 0.0))
     return ids, np.concatenate(parts) / np.log(2)
-
-
-def _fields(ids: np.ndarray) -> np.ndarray:
-    """int [n, length]: the field that each token belongs to, -1 for MEASUREMENT and PAD."""
-    field_of_role = np.array([int(vocab.FIELD_OF_ROLE.get(role, -1)) for role in range(BYTE0)])
-    return field_of_role[vocab.roles_of(ids)]
 
 
 #: Numbers of completions among which the right address counts.

@@ -225,7 +225,9 @@ def write_answers(
                     "bits": float(answers.bits[index]),
                     "crps": float(answers.crps[index]) if asked.rtt[index] != NO_REPLY else None,
                 }
-                values |= {name: int(column[index]) for name, column in stated.items() if column[index] >= 0}
+                values |= {
+                    name: column[index].item() for name, column in stated.items() if column[index] >= 0
+                }
                 file.write(json.dumps(values) + "\n")
 
 

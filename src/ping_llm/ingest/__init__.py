@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def read_measurements(
     paths: Sequence[str],
     options: IngestOptions = IngestOptions(),
-    with_kind: bool = False,
+    version: int = 1,
     troubles: list[str] | None = None,
 ) -> "Iterator[pa.RecordBatch]":
     """Read the measurements of raw input, block by block: neither sorted nor rid of duplicates.
@@ -22,11 +22,11 @@ def read_measurements(
 
     Args:
       paths: files, folders, patterns, or "-".
-      with_kind: with the column `kind`?
+      version: of the table (schema.TABLE_VERSIONS); what it has no column for is left out.
       troubles: takes the sentences about damaged files, of which the whole part is read.
 
     Yields:
-      record batches of schema.MEASUREMENTS, or of schema.MEASUREMENTS_WITH_KIND.
+      record batches of that version's schema.
 
     Raises:
       PingError: a file is damaged, and `troubles` is not given.
@@ -44,7 +44,7 @@ def read_measurements(
         for block in file:
             accepted = np.flatnonzero(block.columns.verdict == ACCEPTED)
             if len(accepted):
-                yield measurement_rows(part_rows(block, accepted, 0, 0), with_kind)
+                yield measurement_rows(part_rows(block, accepted, 0, 0), version)
         if troubles is not None:
             troubles += file.trouble.sentences
         elif file.trouble.sentences:

@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
+
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import sync_directory, write_json
 from ping_llm.ingest import accounting
@@ -28,6 +30,7 @@ from ping_llm.ingest.workers import (
     Written,
     group_days,
 )
+from ping_llm.measurements.schema import table_version
 from ping_llm.paths import utf8_name
 from ping_llm.progress import Progress
 
@@ -119,12 +122,12 @@ def _stage(
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir()
     report = report_from_json(summary, options)
-    had_kinds = any(count for kind, count in report.total.kinds.items() if kind != "ping")
-    with_kind = had_kinds or not all(file.done["only_pings"] for file in files)
     new = [part for file in files for part in file.rows]
     there = _days_there(out)
+    had = table_version(pq.read_schema(next(iter(there.values()))).names) if there else 1
+    version = max([had, *(file.done["version"] for file in files)])
     wanted = {day for _, days in new for day in days}
-    if with_kind and not had_kinds:
+    if version > had:
         wanted |= set(there)  # every file of the table has the same columns
     old_days = sorted(wanted & set(there))
     old_rows = pool.run(
@@ -132,7 +135,7 @@ def _stage(
     )
     old = [(str(staged / f"old-{day}"), {day: rows}) for day, rows in zip(old_days, old_rows, strict=True)]
     groups = group_days([part for part in (*old, *new) if part[1]], workers)
-    written = _sort(groups, staged, workers, with_kind, pool)
+    written = _sort(groups, staged, workers, version, pool)
     if written.measurements[0] != sum(old_rows) or written.duplicates[0]:
         raise PingError(
             f"{out}: {sum(old_rows):,} measurements of the table became {written.measurements[0]:,}. "
@@ -157,10 +160,10 @@ def _days_there(out: Path) -> dict[int, Path]:
     }
 
 
-def _sort(groups: list[Group], staged: Path, workers: int, with_kind: bool, pool: Workers) -> Written:
+def _sort(groups: list[Group], staged: Path, workers: int, version: int, pool: Workers) -> Written:
     memory_mb = SORT_MEMORY_MB // min(max(workers, 2), SORT_WORKERS)
     tasks = [
-        GroupTask(group, str(staged), str(staged.parent / "spill"), False, memory_mb, with_kind)
+        GroupTask(group, str(staged), str(staged.parent / "spill"), False, memory_mb, version)
         for group in groups
     ]
     total = Written(Counter(), Counter(), Counter(), Counter())

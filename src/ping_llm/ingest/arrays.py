@@ -111,6 +111,13 @@ def integers(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return numbers, ~(whole | integral | missing)
 
 
+def optional_floats(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """float64 (UNKNOWN where absent or bad) and a mask of the bad. NaN is no value, as in `integers`."""
+    numbers, states = floats(array)
+    bad = states == BAD
+    return np.where(np.isnan(numbers) | bad, float(UNKNOWN), numbers), bad
+
+
 def packed_addresses(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """uint8 [n, 16] and states. Sixteen bytes are an address already packed."""
     if array.type == pa.binary(16):

@@ -148,7 +148,7 @@ def _no_results(verdict: np.ndarray, options: IngestOptions) -> ParsedRecords:
         **{
             field.name: np.repeat(getattr(one, field.name), len(verdict), axis=0)
             for field in fields(ParsedRecords)
-            if field.name not in ("verdict", "packets", "packet_offsets")
+            if field.name not in ("verdict", "throughput_mbps", "packets", "packet_offsets")
         },
         verdict=verdict,
     )

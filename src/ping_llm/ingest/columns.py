@@ -51,6 +51,8 @@ def merge(count: int, parts: Sequence[tuple[np.ndarray, ParsedRecords]]) -> Pars
     merged: dict[str, np.ndarray] = {}
     for field in fields(ParsedRecords)[: -len(_RAGGED)]:
         first = getattr(parts[0][1], field.name)
+        if first is None:  # no result of RIPE Atlas has a throughput
+            continue
         merged[field.name] = np.empty((count, *first.shape[1:]), first.dtype)
         for places, columns in parts:
             merged[field.name][places] = getattr(columns, field.name)

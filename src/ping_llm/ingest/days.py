@@ -26,7 +26,7 @@ from ping_llm.ingest.parts import PART, REJECTS
 from ping_llm.ingest.workers import Group, Written
 from ping_llm.measurements import addresses
 from ping_llm.measurements.rules import UNKNOWN
-from ping_llm.measurements.schema import KINDS, MEASUREMENTS, MEASUREMENTS_WITH_KIND, kind_names
+from ping_llm.measurements.schema import KINDS, MEASUREMENTS, TABLE_VERSIONS, THROUGHPUT, kind_names
 from ping_llm.paths import duckdb_path
 
 _DAY_US = 86_400_000_000
@@ -42,24 +42,28 @@ _PLACE = ("file", "record", "packet")
 
 
 def write_group(
-    group: Group, out: Path, spill: Path, each: bool, memory_mb: int, with_kind: bool = False
+    group: Group, out: Path, spill: Path, each: bool, memory_mb: int, version: int = 1
 ) -> Written:
-    """Sort a group's rows and write its days' files, in version 2 of the table if `with_kind`."""
+    """Sort a group's rows and write its days' files, of a `version` of the table."""
     written = Written()
-    duplicates = _Duplicates(_IDENTITY_OF_EACH if each else _IDENTITY)
-    writer = _DayWriter(out, MEASUREMENTS_WITH_KIND if with_kind else MEASUREMENTS)
+    schema = TABLE_VERSIONS[version]
+    identity = _IDENTITY_OF_EACH if each else _IDENTITY
+    if THROUGHPUT in schema.names:  # elsewhere it would be one more column to sort by, unknown in all rows
+        identity = (*identity, THROUGHPUT)
+    duplicates = _Duplicates(identity)
+    writer = _DayWriter(out, schema)
     try:
-        for rows in _sorted_rows(group, spill, each, memory_mb):
+        for rows in _sorted_rows(group, spill, identity, memory_mb):
             columns = {name: rows[name].to_numpy() for name in rows.schema.names}
             repeated = duplicates.mark(columns)
             first_packets = columns["packet"] == 0
             _count(written.duplicates, columns["file"][repeated & first_packets])
             _count(written.measurements, columns["file"][~repeated & first_packets])
-            if with_kind:
+            if version > 1:
                 _count_kinds(written.kinds, columns, ~repeated & first_packets)
             _count(written.packets, columns["file"][~repeated])
             kept = np.flatnonzero(~repeated)
-            rows_kept = _measurements(columns, kept, with_kind)
+            rows_kept = _measurements(columns, kept, version)
             writer.write(columns["event_time"][kept] // _DAY_US, rows_kept)
         writer.close()
     finally:
@@ -81,8 +85,10 @@ def _count_kinds(
         counter.update({(file, kind): count for file, count in files.items()})
 
 
-def _sorted_rows(group: Group, spill: Path, each: bool, memory_mb: int) -> Iterator[pa.RecordBatch]:
-    identity = _IDENTITY_OF_EACH if each else _IDENTITY
+def _sorted_rows(
+    group: Group, spill: Path, identity: Sequence[str], memory_mb: int
+) -> Iterator[pa.RecordBatch]:
+    names = [name for name in PART.names if name != THROUGHPUT or name in identity]
     spill.mkdir(parents=True, exist_ok=True)
     limit = f"{memory_mb}MB"
     with duckdb.connect(
@@ -91,7 +97,7 @@ def _sorted_rows(group: Group, spill: Path, each: bool, memory_mb: int) -> Itera
         # It would go to stdout, among the results.
         connection.execute("SET enable_progress_bar = false")
         query = (
-            f"SELECT {', '.join(PART.names)} FROM read_parquet(?) WHERE event_time >= ? AND event_time < ? "
+            f"SELECT {', '.join(names)} FROM read_parquet(?) WHERE event_time >= ? AND event_time < ? "
             f"ORDER BY {', '.join((*identity, *_PLACE))}"
         )
         parts = [duckdb_path(Path(part)) for part in group.parts]
@@ -129,13 +135,14 @@ class _Duplicates:
         return (owner_files != columns["file"]) | (owner_records != columns["record"])
 
 
-def measurement_rows(part: pa.RecordBatch, with_kind: bool = False) -> pa.RecordBatch:
-    """Part rows as rows of the table, of its version 2 if `with_kind`."""
+def measurement_rows(part: pa.RecordBatch, version: int = 1) -> pa.RecordBatch:
+    """Part rows as rows of a version of the table."""
     columns = {name: part[name].to_numpy() for name in part.schema.names}
-    return _measurements(columns, np.arange(len(part)), with_kind)
+    return _measurements(columns, np.arange(len(part)), version)
 
 
-def _measurements(columns: dict[str, np.ndarray], kept: np.ndarray, with_kind: bool) -> pa.RecordBatch:
+def _measurements(columns: dict[str, np.ndarray], kept: np.ndarray, version: int) -> pa.RecordBatch:
+    schema = TABLE_VERSIONS[version]
     src = _packed(columns["src_high"][kept], columns["src_low"][kept])
     dst = _packed(columns["dst_high"][kept], columns["dst_low"][kept])
     return pa.RecordBatch.from_arrays(
@@ -149,9 +156,10 @@ def _measurements(columns: dict[str, np.ndarray], kept: np.ndarray, with_kind: b
                 _nullable(columns[name][kept])
                 for name in ("msm_id", "size", "packet_error_count", "probe_id")
             ),
-            *([kind_names(columns["kind"][kept])] if with_kind else []),
+            *([kind_names(columns["kind"][kept])] if "kind" in schema.names else []),
+            *([_nullable(columns[THROUGHPUT][kept], pa.float64())] if THROUGHPUT in schema.names else []),
         ],
-        schema=MEASUREMENTS_WITH_KIND if with_kind else MEASUREMENTS,
+        schema=schema,
     )
 
 
@@ -159,8 +167,8 @@ def _packed(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     return np.stack([high, low], axis=1).astype(">u8").view(np.uint8).reshape(-1, 16)
 
 
-def _nullable(values: np.ndarray) -> pa.Array:
-    return pa.array(values, pa.int64(), mask=values == UNKNOWN)
+def _nullable(values: np.ndarray, kind: pa.DataType = pa.int64()) -> pa.Array:
+    return pa.array(values, kind, mask=values == UNKNOWN)
 
 
 class _DayWriter:
@@ -253,9 +261,12 @@ def _part_of_table(batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
     if "kind" in batch.schema.names:
         names = batch["kind"].cast(pa.string())
         kind = pc.index_in(names, pa.array(KINDS)).cast(pa.uint8()).to_numpy()
+    throughput = np.full(count, float(UNKNOWN))
+    if THROUGHPUT in batch.schema.names:
+        throughput = batch[THROUGHPUT].fill_null(UNKNOWN)
     arrays = [
         batch["event_time"].cast(pa.int64()), *halves, batch["rtt"],
-        *(batch[name].fill_null(UNKNOWN) for name in _OPTIONAL), kind,
+        *(batch[name].fill_null(UNKNOWN) for name in _OPTIONAL), kind, throughput,
         np.zeros(count, np.uint64), np.zeros(count, np.uint32),
         np.arange(before, before + count), np.zeros(count, np.int32),
     ]  # fmt: skip

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 
 from ping_llm.files import sync_directory, write_json
 from ping_llm.ingest.accounting import FATES, Account
-from ping_llm.ingest.columns import NOT_PING, NOT_USED
+from ping_llm.ingest.columns import NOT_PING, NOT_USED, ParsedRecords
 from ping_llm.ingest.options import PART_GROUP_ROWS, RAW_BYTES, REJECT_GROUP_ROWS
 from ping_llm.ingest.reader import JudgedBlock, RejectedRecord
-from ping_llm.measurements.rules import ACCEPTED
-from ping_llm.measurements.schema import PING
+from ping_llm.measurements.rules import ACCEPTED, UNKNOWN
+from ping_llm.measurements.schema import PING, THROUGHPUT
 
 #: Addresses as pairs of integers: what sorts fastest.
 PART = pa.schema(
@@ -35,6 +35,7 @@ PART = pa.schema(
         pa.field("packet_error_count", pa.int64()),
         pa.field("probe_id", pa.int64()),
         pa.field("kind", pa.uint8()),
+        pa.field(THROUGHPUT, pa.float64()),
         pa.field("packets_hash", pa.uint64()),  # of all packets of the result (`--rtt each`), else 0
         pa.field("file", pa.uint32()),  # the place of the input file among the inputs
         pa.field("record", pa.int64()),  # the place of the result in the file
@@ -70,7 +71,7 @@ class PartWriter:
         self._file_number = file_number
         self._each = each
         self._places = stretch * _STRETCH_PLACES
-        self._only_pings = True
+        self._version = 1  # of the table: the lowest that holds all rows
         self._rows: list[pa.RecordBatch] = []
         self._rows_held = 0
         self._rejects: list[RejectedRecord] = []
@@ -94,7 +95,7 @@ class PartWriter:
             self._flush_rejects()
         accepted = np.flatnonzero(verdict == ACCEPTED)
         if len(accepted):
-            self._only_pings &= bool((block.columns.kind[accepted] == PING).all())
+            self._version = max(self._version, _version_of(block.columns, accepted))
             self._add_rows(part_rows(block, accepted, first_record, self._file_number, self._each))
 
     def _add_hops(self, block: JudgedBlock) -> None:
@@ -144,7 +145,7 @@ class PartWriter:
         days = {str(day): count for day, count in sorted(self._days.items())}
         counts = self.account.as_json(with_packets=False, with_hops=True)
         sizes = {path.name: path.stat().st_size for path in sorted(self._aside.iterdir())}
-        done = {"days": days, "only_pings": self._only_pings, "sizes": sizes, **counts, **facts}
+        done = {"days": days, "version": self._version, "sizes": sizes, **counts, **facts}
         write_json(self._aside / "done.json", done)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._aside.rename(self._folder)
@@ -153,8 +154,16 @@ class PartWriter:
 
 _REPEATING = [
     "src_high", "src_low", "dst_high", "dst_low", "msm_id", "size", "packet_error_count", "probe_id",
-    "kind", "packets_hash", "file", "packet",
+    "kind", THROUGHPUT, "packets_hash", "file", "packet",
 ]  # fmt: skip
+
+
+def _version_of(columns: ParsedRecords, accepted: np.ndarray) -> int:
+    """The lowest version of the table that holds these records."""
+    mbps = columns.throughput_mbps
+    if mbps is not None and (mbps[accepted] != UNKNOWN).any():
+        return 3
+    return 1 if (columns.kind[accepted] == PING).all() else 2
 
 
 def part_rows(
@@ -185,10 +194,13 @@ def part_rows(
                 np.stack([rtt, owner_errors], axis=1).ravel(), 2 * np.arange(count + 1), np.arange(count)
             )
     src, dst = _halves(columns.src[owners]), _halves(columns.dst[owners])
+    throughput = np.full(len(owners), float(UNKNOWN))
+    if columns.throughput_mbps is not None:
+        throughput = columns.throughput_mbps[owners] + 0.0
     arrays = [
         columns.time_us[owners], *src, *dst, rtt,
         columns.msm_id[owners], columns.size[owners], owner_errors, columns.probe_id[owners],
-        columns.kind[owners],
+        columns.kind[owners], throughput,
         packets_hash, np.full(len(owners), file_number, np.uint32), first_record + owners, packet,
     ]  # fmt: skip
     return pa.RecordBatch.from_arrays(

@@ -67,7 +67,8 @@ def read_done(folder: Path) -> dict[str, Any] | None:
     try:
         done = json.loads((folder / "done.json").read_text())
         whole = all((folder / name).stat().st_size == size for name, size in done["sizes"].items())
-        return done if whole else None
+        # Parts of a version of this program without `version` have other columns.
+        return done if whole and "version" in done else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -159,7 +160,7 @@ def join(task: FileTask, pieces: Sequence[FileTask], hashed: tuple[int, str]) ->
     for done in each:
         lines.append(lines[-1] + done["lines"])
     total = {name: _added_up([done[name] for done in each]) for name in _ADDED}
-    total |= {"only_pings": all(done["only_pings"] for done in each), "trouble": []}
+    total |= {"version": max(done["version"] for done in each), "trouble": []}
     total |= {"bytes": hashed[0], "sha256": hashed[1]}
     return FileParts(
         task,

@@ -275,9 +275,9 @@ def _write_table(
     groups = group_days([part for part in days if part[1]], workers)
     memory_mb = SORT_MEMORY_MB // min(max(workers, 2), SORT_WORKERS)
     # One answer for all days, so that every file of the table has the same columns.
-    with_kind = not all(file.done["only_pings"] for file in files)
+    version = max((file.done["version"] for file in files), default=1)
     group_tasks = [
-        GroupTask(group, str(out), str(work / "spill"), options.rtt == "each", memory_mb, with_kind)
+        GroupTask(group, str(out), str(work / "spill"), options.rtt == "each", memory_mb, version)
         for group in groups
     ]
     written = Written()

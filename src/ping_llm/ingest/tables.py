@@ -19,7 +19,7 @@ from ping_llm.ingest import arrays
 from ping_llm.ingest.columns import ParsedRecords
 from ping_llm.ingest.options import MAX_RECORD_BYTES
 from ping_llm.measurements.rules import ACCEPTED, UNKNOWN, VERDICT
-from ping_llm.measurements.schema import PING, REQUIRED_COLUMNS, Reject
+from ping_llm.measurements.schema import PING, REQUIRED_COLUMNS, THROUGHPUT, Reject
 
 #: Names a column may have, in lower case with _ for spaces, dashes and dots; the first one present is taken.
 NAMES = {
@@ -36,6 +36,7 @@ NAMES = {
     "packet_error_count": ("packet_error_count", "packet_errors", "errors", "lost"),
     "probe_id": ("probe_id", "prb_id", "probe"),
     "kind": ("kind",),
+    THROUGHPUT: (THROUGHPUT,),
 }  # fmt: skip
 
 #: What stands for "no value" in a CSV field. NaN does not: it is a value, and a wrong one.
@@ -92,14 +93,17 @@ def from_arrays(given: dict[str, pa.Array], count: int) -> ParsedRecords:
     kind, kind_bad = np.full(count, PING, np.uint8), np.zeros(count, bool)
     if "kind" in given:
         kind, kind_bad = arrays.kinds(given["kind"])
+    throughput, throughput_bad = None, np.zeros(count, bool)
+    if THROUGHPUT in given:
+        throughput, throughput_bad = arrays.optional_floats(given[THROUGHPUT])
     return ParsedRecords(
         verdict=np.full(count, ACCEPTED, np.uint8),
         time_us=time_us, time_state=time_state,
         src=src, src_state=src_state, dst=dst, dst_state=dst_state, ip_version=version,
         rtt=rtt, rtt_state=rtt_state,
         msm_id=msm_id, size=size, packet_error_count=errors, probe_id=probe_id,
-        fields_bad=msm_bad | size_bad | errors_bad | probe_bad | kind_bad,
-        kind=kind,
+        fields_bad=msm_bad | size_bad | errors_bad | probe_bad | kind_bad | throughput_bad,
+        kind=kind, throughput_mbps=throughput,
     )  # fmt: skip
 
 

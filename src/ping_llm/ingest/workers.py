@@ -175,7 +175,7 @@ class GroupTask:
     spill: str
     each: bool
     memory_mb: int
-    with_kind: bool
+    version: int  # of the table
 
     @property
     def bytes(self) -> int:
@@ -185,7 +185,7 @@ class GroupTask:
         from ping_llm.ingest.days import write_group
 
         written = write_group(
-            self.group, Path(self.out), Path(self.spill), self.each, self.memory_mb, self.with_kind
+            self.group, Path(self.out), Path(self.spill), self.each, self.memory_mb, self.version
         )
         report(Reports(finished=1))
         return written

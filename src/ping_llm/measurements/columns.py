@@ -12,11 +12,12 @@ from ping_llm.measurements import addresses
 from ping_llm.measurements.rules import ACCEPTED, UNKNOWN, candidates_of, complaint, judge, kind_codes
 from ping_llm.measurements.schema import (
     KINDS,
-    MEASUREMENTS,
-    MEASUREMENTS_WITH_KIND,
     NO_REPLY,
     PING,
+    TABLE_VERSIONS,
+    THROUGHPUT,
     kind_names,
+    table_version,
 )
 
 #: In place of a time: nobody knows when, so nothing is earlier than anything else.
@@ -35,6 +36,7 @@ class Queries:
       src_bits, dst_bits: int64 [n], length of each prefix; 0 is a whole address. None: all are whole.
       owner: int64 [n], which context each looks back on, where each brings its own (`History.of_contexts`).
       size, packet_error_count, msm_id, probe_id: int64 [n], UNKNOWN where not stated; None: nowhere.
+      throughput_mbps: float64 [n], the same.
         Only networks that were trained on them use them.
     """
 
@@ -48,6 +50,7 @@ class Queries:
     packet_error_count: np.ndarray | None = None
     msm_id: np.ndarray | None = None
     probe_id: np.ndarray | None = None
+    throughput_mbps: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.time)
@@ -63,7 +66,7 @@ class Queries:
 class Columns:
     """A table of measurements, valid by the rules of `rules.py`.
 
-    The last five columns are there where they were read; None says the same of every measurement: unknown,
+    The last six columns are there where they were read; None says the same of every measurement: unknown,
     and a ping.
     """
 
@@ -76,6 +79,7 @@ class Columns:
     packet_error_count: np.ndarray | None = None
     probe_id: np.ndarray | None = None
     kind: np.ndarray | None = None  # uint8 [n], the place in schema.KINDS
+    throughput_mbps: np.ndarray | None = None  # float64 [n], UNKNOWN where null
 
     def __len__(self) -> int:
         return len(self.time)
@@ -90,7 +94,7 @@ class Columns:
         return Columns(**columns)
 
     def queries(self) -> Queries:
-        known = {"size": self.size, "msm_id": self.msm_id, "probe_id": self.probe_id}
+        known = {name: getattr(self, name) for name in ("size", "msm_id", "probe_id", THROUGHPUT)}
         return Queries(self.time, self.src, self.dst, **known)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -115,14 +119,18 @@ class Columns:
 
     def optional(self) -> dict[str, np.ndarray]:
         """The optional columns that were read, by name, without the kind."""
-        return {name: column for name in _NUMBERS if (column := getattr(self, name)) is not None}
+        names = (*_NUMBERS, THROUGHPUT)
+        return {name: column for name in names if (column := getattr(self, name)) is not None}
 
     def column(self, name: str) -> np.ndarray:
         """A column by its name; where it was not read, what None stands for."""
         column: np.ndarray | None = getattr(self, name)
         if column is not None:
             return column
-        return np.full(len(self), PING, np.uint8) if name == "kind" else np.full(len(self), UNKNOWN, np.int64)
+        unknown, kind = {"kind": (PING, np.uint8), THROUGHPUT: (UNKNOWN, np.float64)}.get(
+            name, (UNKNOWN, np.int64)
+        )
+        return np.full(len(self), unknown, kind)
 
     @classmethod
     def from_table(
@@ -168,25 +176,30 @@ class Columns:
             packet_error_count=candidates.packet_error_count,
             probe_id=candidates.probe_id,
             kind=kind,
+            throughput_mbps=candidates.throughput_mbps,
         )
 
-    def to_arrow(self, with_kind: bool | None = None) -> pa.Table:
+    def to_arrow(self, version: int | None = None) -> pa.Table:
         """Rows of the measurements table, addresses in their canonical texts.
 
         Args:
-          with_kind: whether to write version 2, with the column `kind`; None: where it is known.
+          version: of the table; None: the lowest that has the columns that were read.
         """
-        with_kind = self.kind is not None if with_kind is None else with_kind
+        if version is None:
+            version = table_version([name for name, column in vars(self).items() if column is not None])
         numbers = [self.column(name) for name in _NUMBERS]
         ip_version = np.where(addresses.is_ipv4(self.src), 4, 6).astype(np.uint8)
         src, dst = addresses.unpack(self.src), addresses.unpack(self.dst)
         time = pa.array(self.time, pa.timestamp("us", tz="UTC"))
         unknown = [pa.array(column, pa.int64(), mask=column == UNKNOWN) for column in numbers]
-        kind = [kind_names(self.column("kind"))] if with_kind else []
-        return pa.Table.from_arrays(
-            [time, src, dst, pa.array(ip_version), pa.array(self.rtt), *unknown, *kind],
-            schema=MEASUREMENTS_WITH_KIND if with_kind else MEASUREMENTS,
-        )
+        columns = [time, src, dst, pa.array(ip_version), pa.array(self.rtt), *unknown]
+        schema = TABLE_VERSIONS[version]
+        if "kind" in schema.names:
+            columns.append(kind_names(self.column("kind")))
+        if THROUGHPUT in schema.names:
+            mbps = self.column(THROUGHPUT)
+            columns.append(pa.array(mbps, pa.float64(), mask=mbps == UNKNOWN))
+        return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _refusal(place: str, why: str) -> PingError:

@@ -15,7 +15,14 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.files import whole_file
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.rules import UNKNOWN
-from ping_llm.measurements.schema import KINDS, OPTIONAL_COLUMNS, PING, REQUIRED_COLUMNS
+from ping_llm.measurements.schema import (
+    KINDS,
+    OPTIONAL_COLUMNS,
+    PING,
+    REQUIRED_COLUMNS,
+    THROUGHPUT,
+    table_version,
+)
 from ping_llm.paths import files_below, holds_measurements, literal, matching_files, sql_path
 
 #: Rows of a batch that is read at a time.
@@ -48,6 +55,11 @@ class ParquetInput:
     def with_kind(self) -> bool:
         """Is there a column `kind`? Without one, all measurements are pings."""
         return "kind" in self.columns
+
+    @property
+    def version(self) -> int:
+        """The lowest version of the table that has its columns."""
+        return table_version(self.columns)
 
     @property
     def scan(self) -> str:
@@ -116,7 +128,7 @@ def _check_types(path: Path, schema: pa.Schema) -> None:
     missing = [name for name in REQUIRED_COLUMNS if name not in schema.names]
     if missing:
         raise PingError(f"{path} has no column {', '.join(missing)}; `ping-llm ingest` makes such a table.")
-    for name in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS, "kind"):
+    for name in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS, "kind", THROUGHPUT):
         if name not in schema.names:
             continue
         kind = schema.field(name).type
@@ -126,8 +138,9 @@ def _check_types(path: Path, schema: pa.Schema) -> None:
         elif name in ("src_addr", "dst_addr", "kind"):
             fits = pa.types.is_string(kind) or pa.types.is_large_string(kind)
             fits |= name == "kind" and pa.types.is_null(kind)
-        elif name == "rtt":
+        elif name in ("rtt", THROUGHPUT):
             fits = pa.types.is_floating(kind) or pa.types.is_integer(kind)
+            fits |= name == THROUGHPUT and pa.types.is_null(kind)
         else:
             fits = pa.types.is_integer(kind) or pa.types.is_null(kind)
         if not fits:
@@ -181,6 +194,12 @@ def read_columns(
             )
             for name in OPTIONAL_COLUMNS
         ),
+        # Only where there is one: in a table without it, all are unknown anyway.
+        *(
+            [column(THROUGHPUT, f"{THROUGHPUT}::DOUBLE", "NULL::DOUBLE")]
+            if THROUGHPUT in data.columns
+            else []
+        ),
         column("kind", f"coalesce(kind::VARCHAR, '{KINDS[PING]}')", f"'{KINDS[PING]}'"),
     ]
     read = {"src_addr", "dst_addr"} if wanted is None else wanted
@@ -203,11 +222,12 @@ def read_measurements(
     """Read Parquet files, or every one below folders, into memory, ordered by time.
 
     Args:
-      every_column: whether to read the optional columns as well, with `kind`.
+      every_column: whether to read the optional columns as well, with `kind` and `throughput_mbps`.
       with_kind: whether to read `kind`.
     """
     optional = [*OPTIONAL_COLUMNS] if every_column else ["ip_version"]
     optional += ["kind"] if every_column or with_kind else []
+    optional += [THROUGHPUT] if every_column else []
     parts = []
     for file in measurement_files([places] if isinstance(places, str | Path) else places):
         try:

@@ -5,7 +5,7 @@ as an oracle: `rows/sortable` (one pass, compiled), `rows/verify` (on packed wor
 (plain Python). tests/measurements/test_measurements_rules.py holds all of them to `judge`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,11 @@ from ping_llm.measurements.schema import (
     MAX_PACKET_ERRORS,
     MAX_RTT_MS,
     MAX_SIZE,
+    MAX_THROUGHPUT_MBPS,
     MIN_TIME_US,
     NO_REPLY,
     PING,
+    THROUGHPUT,
     Reject,
 )
 
@@ -38,7 +40,7 @@ RULES = REASONS[REASONS.index(Reject.MISSING_TIME) : REASONS.index(Reject.TOO_FA
 #: How a value reads: as what it should be, as absent, or as something else.
 GIVEN, MISSING, BAD = np.uint8(0), np.uint8(1), np.uint8(2)
 
-#: Unknown ip_version, msm_id, size, packet_error_count or probe_id.
+#: Unknown ip_version, msm_id, size, packet_error_count, probe_id or throughput.
 UNKNOWN = -1
 
 _NUMBERS = ("msm_id", "size", "packet_error_count", "probe_id")
@@ -62,7 +64,8 @@ class Candidates:
     size: np.ndarray
     packet_error_count: np.ndarray
     probe_id: np.ndarray
-    fields_bad: np.ndarray  # bool: one of the four above is not an integer
+    fields_bad: np.ndarray  # bool: one of the four above is not an integer, or the throughput not a number
+    throughput_mbps: np.ndarray | None = field(default=None, kw_only=True)  # float64; None: unknown
 
     def __len__(self) -> int:
         return len(self.verdict)
@@ -99,6 +102,9 @@ def judge(candidates: Candidates) -> np.ndarray:
         | (candidates.packet_error_count > MAX_PACKET_ERRORS)
     )
     reject(candidates.fields_bad | out_of_range, Reject.BAD_FIELD)
+    mbps = candidates.throughput_mbps
+    if mbps is not None:
+        reject(~((mbps == UNKNOWN) | ((mbps >= 0) & (mbps <= MAX_THROUGHPUT_MBPS))), Reject.BAD_FIELD)
     return verdict
 
 
@@ -124,6 +130,7 @@ def candidates_of(table: pa.Table | pa.RecordBatch) -> Candidates:
         np.where(np.asarray(rtt.is_null()), MISSING, GIVEN),
         **numbers,
         fields_bad=fields_bad,
+        throughput_mbps=_throughputs(table),
     )  # fmt: skip
 
 
@@ -148,7 +155,8 @@ def complaint(table: pa.Table | pa.RecordBatch, row: int, verdict: int) -> str:
     if reason in _WRONG:
         name, wrong = _WRONG[reason]
         return f"{name} {_shown(table[name][row])} {wrong}"
-    given = ", ".join(f"{name} {table[name][row]}" for name in _NUMBERS if name in table.schema.names)
+    names = [name for name in (*_NUMBERS, THROUGHPUT) if name in table.schema.names]
+    given = ", ".join(f"{name} {table[name][row]}" for name in names)
     return f"one of {given} is out of range"
 
 
@@ -206,3 +214,11 @@ def _numbers(table: pa.Table | pa.RecordBatch, name: str, bad: np.ndarray) -> np
         bad |= large
         array = pc.if_else(pa.array(large), pa.scalar(0, pa.uint64()), array)
     return np.asarray(pc.fill_null(array.cast(pa.int64()), UNKNOWN)).copy()
+
+
+def _throughputs(table: pa.Table | pa.RecordBatch) -> np.ndarray | None:
+    """float64 [n], UNKNOWN where null or not a number; None where there is no such column."""
+    if THROUGHPUT not in table.schema.names or pa.types.is_null(table[THROUGHPUT].type):
+        return None
+    numbers = np.asarray(pc.fill_null(_array(table, THROUGHPUT).cast(pa.float64()), UNKNOWN))
+    return np.where(np.isnan(numbers), UNKNOWN, numbers)

@@ -4,6 +4,7 @@ Every room may rely on the rules: a measurement in the table has two addresses o
 a time that tokens can carry and an RTT that every encoding accepts.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -28,6 +29,9 @@ MAX_SIZE = 65_535
 
 #: Packets of one result. Atlas sends 3 to 16; the ERRORS token saturates at 255.
 MAX_PACKET_ERRORS = 2**31 - 1
+
+#: 100 Tbit/s, more than any path carries: bit/s in the place of Mbit/s are noticed at the first fast link.
+MAX_THROUGHPUT_MBPS = 100_000_000.0
 
 MEASUREMENTS = pa.schema(
     [
@@ -54,7 +58,20 @@ MEASUREMENTS_WITH_KIND = MEASUREMENTS.append(pa.field("kind", pa.string(), nulla
     {"ping_llm.measurements": "2"}
 )
 
+#: Mbit/s that were measured together with the RTT.
+THROUGHPUT = "throughput_mbps"
+
+#: Version 3, where some measurement has a throughput.
+MEASUREMENTS_WITH_THROUGHPUT = MEASUREMENTS_WITH_KIND.append(
+    pa.field(THROUGHPUT, pa.float64())
+).with_metadata({"ping_llm.measurements": "3"})
+
+#: The schema of each version of the table.
+TABLE_VERSIONS = {1: MEASUREMENTS, 2: MEASUREMENTS_WITH_KIND, 3: MEASUREMENTS_WITH_THROUGHPUT}
+LAST_VERSION = 3
+
 REQUIRED_COLUMNS = ("event_time", "src_addr", "dst_addr", "rtt")
+#: Optional columns of integers. `throughput_mbps` and `kind` are optional too, and of other types.
 OPTIONAL_COLUMNS = ("ip_version", "msm_id", "size", "packet_error_count", "probe_id")
 
 
@@ -90,8 +107,15 @@ class Reject(StrEnum):
     WRONG_VERSION = "wrong_version"  # ip_version contradicts the addresses
     MISSING_RTT = "missing_rtt"  # neither a reply nor a loss: no packet was sent
     BAD_RTT = "bad_rtt"  # NaN, infinite, negative other than -1, or over an hour
-    BAD_FIELD = "bad_field"  # msm_id, size, packet_error_count or probe_id of a wrong type or range
+    BAD_FIELD = "bad_field"  # an optional column of a wrong type or range
     TOO_FAST = "too_fast"  # sooner than light allows between the places of its ends
+
+
+def table_version(columns: Collection[str]) -> int:
+    """The lowest version of the table that has these columns."""
+    if THROUGHPUT in columns:
+        return 3
+    return 2 if "kind" in columns else 1
 
 
 def kind_names(codes: np.ndarray) -> pa.StringArray:
@@ -111,6 +135,7 @@ class Measurement:
     size: int | None = None
     packet_error_count: int | None = None
     probe_id: int | None = None
+    throughput_mbps: float | None = None
 
     @property
     def failed(self) -> bool:

@@ -13,12 +13,9 @@ from ping_llm.locks import only_writer
 from ping_llm.model import checkpoint, weights
 from ping_llm.model.config import ModelConfig
 from ping_llm.model.packaged import ERRORS, RECIPE, RELATIONS
-from ping_llm.tokens.vocab import EXTRA_FORMAT, OPTIONAL, VOCABULARY_SIZE
+from ping_llm.tokens.vocab import OPTIONAL, TOKENS_FORMATS, VOCABULARY_SIZE, tokens_format
 
 WEIGHTS, CONFIG, TOKENS, RUN, STACK = "model.safetensors", "config.json", "tokens.json", "run.json", "stack"
-
-#: Version of tokens.json.
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -149,9 +146,10 @@ def _read_export(folder: Path) -> Exported:
 
 
 def _check_tokens(tokens: dict[str, Any], path: Path) -> None:
-    if tokens.get("format") not in (FORMAT, EXTRA_FORMAT):
+    if tokens.get("format") not in TOKENS_FORMATS:
         raise PingError(
-            f"{path} has format {tokens.get('format')}, this program reads {FORMAT} and {EXTRA_FORMAT}"
+            f"{path} has format {tokens.get('format')}, this program reads "
+            f"{TOKENS_FORMATS[0]} to {TOKENS_FORMATS[-1]}"
         )
     if (size := tokens.get("vocabulary_size", VOCABULARY_SIZE)) != VOCABULARY_SIZE:
         raise PingError(f"{path}: vocabulary_size is {size!r}; it must be {VOCABULARY_SIZE}")
@@ -226,7 +224,7 @@ def token_schema(context: Any = None) -> dict[str, Any]:
         asdict(context) if is_dataclass(context) and not isinstance(context, type) else dict(context or {})
     )
     return {
-        "format": EXTRA_FORMAT if "probe_id" in stated_fields({"context": options}) else FORMAT,
+        "format": tokens_format(stated_fields({"context": options})),
         "vocabulary_size": VOCABULARY_SIZE,
         "rtt_encoding": options.get("rtt_encoding", "compact"),
         "clip_limit_ms": options.get("clip_limit_ms"),

@@ -9,8 +9,9 @@ import numpy as np
 from ping_llm.measurements.schema import KINDS, PING
 
 #: A record holds size + (kind << KIND_BITS) in the place of the size: the same bytes for pings. Sizes, and -1
-#: for an unknown one, take 17 bits after 1 is added.
-KIND_BITS = 17
+#: for an unknown one, take 17 bits after 1 is added. Above the two bits of the kind there is the throughput:
+#: 0, or 1 + its code (`measurements.throughput`).
+KIND_BITS, THROUGHPUT_BITS = 17, 19
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class RowBlock:
     size: np.ndarray  # int32 [N]
     packet_error_count: np.ndarray  # int32 [N]
     kind: np.ndarray  # uint8 [N], the place in schema.KINDS
+    throughput: np.ndarray  # uint16 [N], 0 (unknown) or 1 + its code
 
     def __len__(self) -> int:
         return len(self.src)
@@ -68,6 +70,7 @@ class RowBlock:
             np.empty(measurements, np.int32),
             np.empty(measurements, np.int32),
             np.full(measurements, PING, np.uint8),
+            np.zeros(measurements, np.uint16),  # the system's zeros: free until they are read
         )
 
     @classmethod
@@ -83,6 +86,7 @@ class RowBlock:
         size: Any = None,
         packet_error_count: Any = None,
         kind: Any = None,
+        throughput: Any = None,
     ) -> Self:
         """Build a block from plain columns; `counts` is the number of measurements of each row."""
         offsets = np.zeros(len(counts) + 1, np.int64)
@@ -108,14 +112,23 @@ class RowBlock:
             column(size, np.int32),
             column(packet_error_count, np.int32),
             np.full(total, PING, np.uint8) if kind is None else column(kind, np.uint8),
+            np.zeros(total, np.uint16) if throughput is None else column(throughput, np.uint16),
         )
 
     def size_and_kind(self) -> np.ndarray:
-        """int32 [N], as records hold them."""
-        return self.size + (self.kind.astype(np.int32) << KIND_BITS)
+        """int32 [N], with the throughputs, as records hold them."""
+        kind, throughput = self.kind.astype(np.int32), self.throughput.astype(np.int32)
+        return self.size + (kind << KIND_BITS) + (throughput << THROUGHPUT_BITS)
 
-    def part_kinds(self) -> None:
-        """Take sizes and kinds apart, where `size` was filled with what records hold."""
+    def part_kinds(self, with_throughput: bool) -> None:
+        """Take sizes, kinds and throughputs apart, where `size` was filled with what records hold.
+
+        Args:
+          with_throughput: whether the records are of the version that has throughputs.
+        """
+        if with_throughput:
+            self.throughput[:] = np.maximum(self.size + 1, 0) >> THROUGHPUT_BITS
+            self.size[:] -= self.throughput.astype(np.int32) << THROUGHPUT_BITS
         kind = (self.size + 1) >> KIND_BITS
         # What is no kind is left in the size, which then breaks the rules.
         self.kind[:] = np.where((kind > PING) & (kind < len(KINDS)), kind, PING)
@@ -123,7 +136,14 @@ class RowBlock:
 
     def has_other_kinds(self) -> np.ndarray:
         """bool [R]: some measurement is not a ping."""
-        before = np.concatenate([[0], np.cumsum(self.kind != PING)])
+        return self._has(self.kind != PING)
+
+    def has_throughput(self) -> np.ndarray:
+        """bool [R]: the throughput of some measurement is known."""
+        return self._has(self.throughput > 0)
+
+    def _has(self, chosen: np.ndarray) -> np.ndarray:
+        before = np.concatenate([[0], np.cumsum(chosen)])
         out: np.ndarray = np.diff(before[self.offsets]) > 0
         return out
 

@@ -27,6 +27,7 @@ from ping_llm.rows.manifest import (
     FORMAT,
     FORMAT_VERSION,
     FORMAT_WITH_KINDS,
+    FORMAT_WITH_THROUGHPUT,
     INDEX_FILE,
     MANIFEST_FILE,
     RowIndex,
@@ -327,7 +328,11 @@ def _finish_split(
     parts = range(split.first_part, split.first_part + split.parts)
     folder = plan.out / split.name
     indices = [open_index(plan.index_path(part)) for part in parts]
-    with_kinds = any(index.other_kinds.any() for index in indices)
+    version = FORMAT_VERSION
+    if any(index.has_throughput.any() for index in indices):
+        version = FORMAT_WITH_THROUGHPUT
+    elif any(index.other_kinds.any() for index in indices):
+        version = FORMAT_WITH_KINDS
     write_index(folder / INDEX_FILE, indices)
     index_checksum = file_sha256(folder / INDEX_FILE)
     shards = [markers[part] for part in parts]
@@ -335,13 +340,13 @@ def _finish_split(
     rows = sum(shard["rows"] for shard in shards)
     manifest = {
         "format": FORMAT,
-        "version": FORMAT_WITH_KINDS if with_kinds else FORMAT_VERSION,
+        "version": version,
         "fingerprint": fingerprint(
             plan.options.as_dict(), [shard["sha256"] for shard in shards], index_checksum
         ),
         "options": plan.options.as_dict(),
         "split": split.name or None,
-        "schema": (codec.ROW_SCHEMA_WITH_KINDS if with_kinds else codec.ROW_SCHEMA)
+        "schema": (codec.ROW_SCHEMA if version == FORMAT_VERSION else codec.ROW_SCHEMA_WITH_KINDS)
         .serialize()
         .to_pybytes()
         .hex(),

@@ -37,7 +37,7 @@ ROW_SCHEMA = pa.schema(
     ]
 )
 
-#: The same bytes in version 2, with another meaning of one column (see block.KIND_BITS).
+#: The same bytes in versions 2 and 3, with another meaning of one column (see block.KIND_BITS).
 ROW_SCHEMA_WITH_KINDS = pa.schema(
     [
         ROW_SCHEMA.field("src"),
@@ -130,7 +130,7 @@ def encode(block: RowBlock) -> list[bytes]:
 
 
 def decode(records: Sequence[bytes]) -> RowBlock:
-    """The rows of many records. Of version 2, `RowBlock.part_kinds` takes sizes and kinds apart.
+    """The rows of many records. Of versions 2 and 3, `RowBlock.part_kinds` takes sizes and kinds apart.
 
     Raises:
       MalformedRowError: naming the first record that is not exactly what `encode` writes.

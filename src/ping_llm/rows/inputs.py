@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from ping_llm.errors import PingError
 from ping_llm.measurements.parquet import measurement_files
-from ping_llm.measurements.schema import KINDS, OPTIONAL_COLUMNS, PING, REQUIRED_COLUMNS
+from ping_llm.measurements.schema import KINDS, OPTIONAL_COLUMNS, PING, REQUIRED_COLUMNS, THROUGHPUT
 from ping_llm.paths import sql_path
 
 #: Rows of an Arrow batch: 35 MB of text and numbers. Large, because addresses repeat within a batch.
@@ -145,6 +145,7 @@ def select(file: Path) -> str:
     time = f"CASE WHEN event_time IS NULL THEN NULL WHEN isfinite(event_time) THEN {time} ELSE -1 END"
     chosen = [f"{time} AS event_time", "src_addr", "dst_addr", "CAST(rtt AS DOUBLE) AS rtt", *integers]
     chosen.append(_kind(file, types))
+    chosen += _throughput(file, types)
     return "SELECT " + ", ".join(chosen)
 
 
@@ -174,6 +175,16 @@ def _kind(file: Path, types: dict[str, pa.DataType]) -> str:
         raise _wrong_type(file, "kind", types, "text")
     codes = " ".join(f"WHEN '{name}' THEN {code}" for code, name in enumerate(KINDS))
     return f"CAST(CASE coalesce(kind, '{KINDS[PING]}') {codes} ELSE -1 END AS BIGINT) AS kind"
+
+
+def _throughput(file: Path, types: dict[str, pa.DataType]) -> list[str]:
+    """Nothing where a file has none, so that it costs nothing there."""
+    kind = types.get(THROUGHPUT, pa.null())
+    if kind == pa.null():
+        return []
+    if kind not in _NUMBERS:
+        raise _wrong_type(file, THROUGHPUT, types, "a number of Mbit/s")
+    return [f"CAST({THROUGHPUT} AS DOUBLE) AS {THROUGHPUT}"]
 
 
 def _wrong_type(file: Path, name: str, types: dict[str, pa.DataType], wanted: str) -> PingError:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ping_llm.measurements import addresses
 from ping_llm.measurements.schema import KINDS, NO_REPLY
+from ping_llm.measurements.throughput import mbps_of
 from ping_llm.rows import MAX_CONTEXTS_PER_ROW, MEASUREMENTS_PER_CONTEXT
 from ping_llm.rows.store import RowStore
 
@@ -152,7 +153,7 @@ def _packed_padding(lengths: list[float], length: int) -> float:
 
 
 def row_table(store: RowStore, row: int, limit: int) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
-    """One row: what it is, and its first measurements as (time, dst, rtt, msm_id, probe_id, size, errors)."""
+    """One row: what it is, and its first measurements as ROW_HEADER names."""
     block = store.read([row])
     shown = min(limit, block.measurements)
     destinations = addresses.unpack(block.dst[:shown]).to_pylist()
@@ -165,6 +166,7 @@ def row_table(store: RowStore, row: int, limit: int) -> tuple[dict[str, Any], li
                 None if column[i] == -1 else int(column[i])
                 for column in (block.msm_id, block.probe_id, block.size, block.packet_error_count)
             ),
+            mbps_of(int(block.throughput[i]) - 1) if block.throughput[i] else None,
         )
         for i in range(shown)
     ]
@@ -178,10 +180,12 @@ def row_table(store: RowStore, row: int, limit: int) -> tuple[dict[str, Any], li
     }
     if block.kind.any():
         facts["kinds"] = {name: int((block.kind == code).sum()) for code, name in enumerate(KINDS)}
+    if block.throughput.any():
+        facts["throughputs"] = int((block.throughput > 0).sum())
     return facts, lines
 
 
-ROW_HEADER = ("time", "destination", "rtt", "msm_id", "probe_id", "size", "errors")
+ROW_HEADER = ("time", "destination", "rtt", "msm_id", "probe_id", "size", "errors", "Mbit/s")
 
 
 def _time(microseconds: int) -> str:

@@ -13,8 +13,9 @@ from ping_llm.errors import PingError
 from ping_llm.files import whole_file
 
 FORMAT = "ping-llm probe rows"
-#: Version 2 is written where a measurement is not a ping; it reads as version 1 does, but for kinds.
-FORMAT_VERSION, FORMAT_WITH_KINDS = 1, 2
+#: Version 2 is written where a measurement is not a ping, version 3 where one has a throughput: they read as
+#: version 1 does, but for these.
+FORMAT_VERSION, FORMAT_WITH_KINDS, FORMAT_WITH_THROUGHPUT = 1, 2, 3
 MANIFEST_FILE = "manifest.json"
 INDEX_FILE = "index.bin"
 
@@ -59,10 +60,10 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         raise PingError(f"cannot read {path}: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise PingError(f"{path} does not describe probe rows; give a folder that `ping-llm rows build` made")
-    if manifest.get("version") not in (FORMAT_VERSION, FORMAT_WITH_KINDS):
+    if manifest.get("version") not in (FORMAT_VERSION, FORMAT_WITH_KINDS, FORMAT_WITH_THROUGHPUT):
         raise PingError(
-            f"{path} has format version {manifest.get('version')}, this program reads {FORMAT_VERSION} and "
-            f"{FORMAT_WITH_KINDS}; build the rows again"
+            f"{path} has format version {manifest.get('version')}, this program reads {FORMAT_VERSION} to "
+            f"{FORMAT_WITH_THROUGHPUT}; build the rows again"
         )
     # Folders of the first builds have no checksum.
     if "checksum" in manifest and not _is_sealed(manifest):
@@ -93,7 +94,7 @@ def _missing(directory: Path) -> str:
 
 MAGIC = b"PINGROWS-INDEX-1"
 HEADER_BYTES = 64
-FLAG_IPV4, FLAG_OTHER_KINDS = 1, 2
+FLAG_IPV4, FLAG_OTHER_KINDS, FLAG_THROUGHPUT = 1, 2, 4
 
 # Widest first, so that every array is aligned.
 COLUMNS: tuple[tuple[str, np.dtype], ...] = (
@@ -114,7 +115,7 @@ class RowIndex:
     last_time: np.ndarray  # int64
     src: np.ndarray  # uint8 [R, 16]
     counts: np.ndarray  # int32, measurements
-    flags: np.ndarray  # uint8, bit 0: IPv4; bit 1: some measurement is not a ping
+    flags: np.ndarray  # uint8, bits: IPv4; some measurement is not a ping; one has a throughput
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -126,6 +127,10 @@ class RowIndex:
     @property
     def other_kinds(self) -> np.ndarray:
         return (self.flags & FLAG_OTHER_KINDS).astype(bool)
+
+    @property
+    def has_throughput(self) -> np.ndarray:
+        return (self.flags & FLAG_THROUGHPUT).astype(bool)
 
 
 def open_index(path: Path, sha256: str | None = None) -> RowIndex:

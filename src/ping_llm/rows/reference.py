@@ -23,15 +23,18 @@ from ping_llm.measurements.schema import (
     MAX_PACKET_ERRORS,
     MAX_RTT_MS,
     MAX_SIZE,
+    MAX_THROUGHPUT_MBPS,
     NO_REPLY,
     PING,
+    THROUGHPUT,
     Reject,
 )
-from ping_llm.rows.block import KIND_BITS
+from ping_llm.measurements.throughput import plain_code
+from ping_llm.rows.block import KIND_BITS, THROUGHPUT_BITS
 from ping_llm.rows.build import mark_encoded, write_totals
 from ping_llm.rows.codec import ROW_SCHEMA
 from ping_llm.rows.inputs import Range
-from ping_llm.rows.manifest import FLAG_IPV4, FLAG_OTHER_KINDS, RowIndex, file_sha256
+from ping_llm.rows.manifest import FLAG_IPV4, FLAG_OTHER_KINDS, FLAG_THROUGHPUT, RowIndex, file_sha256
 from ping_llm.rows.plan import Plan, RunOptions
 from ping_llm.rows.shard import WRITER_OPTIONS, ShardInfo
 
@@ -45,7 +48,7 @@ class Ping(NamedTuple):
     rtt: float
     msm_id: int
     probe_id: int
-    size: int  # with the kind, as records hold it
+    size: int  # with the kind and the throughput, as records hold it
     packet_error_count: int
 
 
@@ -118,7 +121,13 @@ def check(record: dict[str, Any]) -> Ping | Reject:
     kind = KINDS[PING] if kind is None else kind
     if kind not in KINDS:
         return Reject.BAD_FIELD
+    throughput = _number(record, THROUGHPUT)
+    throughput = -1 if throughput != throughput else throughput  # not a number
+    if not (throughput == -1 or 0 <= throughput <= MAX_THROUGHPUT_MBPS):
+        return Reject.BAD_FIELD
     numbers[2] += KINDS.index(kind) * 2**KIND_BITS
+    if throughput != -1:
+        numbers[2] += (1 + plain_code(throughput)) * 2**THROUGHPUT_BITS
     return Ping(src, time, dst, float(rtt) + 0.0, *numbers)
 
 
@@ -129,7 +138,7 @@ def _packed(text: str) -> bytes | None:
         return None
 
 
-def _number(record: dict[str, Any], name: str) -> int:
+def _number(record: dict[str, Any], name: str) -> Any:
     value = record.get(name)
     return -1 if value is None else value
 
@@ -214,6 +223,12 @@ def _write_shard(plan: Plan, part: int, rows: list[list[Ping]]) -> None:
         sources,
         np.array([len(row) for row in rows], np.int32),
         np.where(addresses.is_ipv4(sources), FLAG_IPV4, 0).astype(np.uint8)
-        + np.array([any(ping.size > MAX_SIZE for ping in row) for row in rows], np.uint8) * FLAG_OTHER_KINDS,
+        + np.array([any(_kind(ping) for ping in row) for row in rows], np.uint8) * FLAG_OTHER_KINDS
+        + np.array([any((ping.size + 1) >> THROUGHPUT_BITS for ping in row) for row in rows], np.uint8)
+        * FLAG_THROUGHPUT,
     )
     mark_encoded(plan, part, info, index)
+
+
+def _kind(ping: Ping) -> int:
+    return (ping.size + 1) % 2**THROUGHPUT_BITS >> KIND_BITS

@@ -15,9 +15,9 @@ from ping_llm.compiled import kernel
 from ping_llm.files import publish
 from ping_llm.measurements.address_kernels import is_ipv4_words
 from ping_llm.rows import codec, riegeli
-from ping_llm.rows.block import KIND_BITS
+from ping_llm.rows.block import KIND_BITS, THROUGHPUT_BITS
 from ping_llm.rows.codec import begin_record, put_measurement
-from ping_llm.rows.manifest import FLAG_IPV4, FLAG_OTHER_KINDS, RowIndex
+from ping_llm.rows.manifest import FLAG_IPV4, FLAG_OTHER_KINDS, FLAG_THROUGHPUT, RowIndex
 from ping_llm.rows.sortable import (
     DST_HIGH,
     DST_LOW,
@@ -86,6 +86,7 @@ class Output:
 
 #: What makes ArrayRecord's own writer write the same: one record can be read without its neighbours.
 WRITER_OPTIONS = "group_size:1,uncompressed"
+_KIND_MASK = np.uint64((1 << (THROUGHPUT_BITS - KIND_BITS)) - 1)
 _CHUNK_WORDS = 1 << 19  # records are encoded 4 MiB at a time
 
 
@@ -299,7 +300,10 @@ def _encode(
             total[0] += content(words, one)
             both = words[one, SIZE_ERRORS]
             if both >> np.uint64(32 + KIND_BITS):
-                flags[row] |= FLAG_OTHER_KINDS
+                if (both >> np.uint64(32 + KIND_BITS)) & _KIND_MASK:
+                    flags[row] |= FLAG_OTHER_KINDS
+                if both >> np.uint64(32 + THROUGHPUT_BITS):
+                    flags[row] |= FLAG_THROUGHPUT
             put_measurement(
                 out, out32, body, count, i,
                 np.int64(words[one, TIME]),

@@ -1,6 +1,7 @@
 """A measurement as nine unsigned words of 8 bytes that sort as rows are sorted.
 
-Word by word: source (2), time, destination (2), rtt, msm_id, probe_id, size with kind and packet_error_count.
+Word by word: source (2), time, destination (2), rtt, msm_id, probe_id, and size with kind and throughput and
+packet_error_count.
 Each is mapped so that unsigned order is the order of the values; -1 (unknown, no reply) comes first. So
 sorting needs no knowledge of columns, a total order needs no tie-break, and 72 bytes are all that is ever
 moved around.
@@ -22,10 +23,14 @@ from ping_llm.measurements.schema import (
     MAX_PACKET_ERRORS,
     MAX_RTT_MS,
     MAX_SIZE,
+    MAX_THROUGHPUT_MBPS,
     NO_REPLY,
     PING,
+    THROUGHPUT,
 )
-from ping_llm.rows.block import KIND_BITS
+from ping_llm.measurements.throughput import UNKNOWN_THROUGHPUT
+from ping_llm.measurements.throughput_kernels import throughput_code
+from ping_llm.rows.block import KIND_BITS, THROUGHPUT_BITS
 
 WORDS = 9
 SRC_HIGH, SRC_LOW, TIME, DST_HIGH, DST_LOW, RTT, MSM_ID, PROBE_ID, SIZE_ERRORS = range(WORDS)
@@ -72,10 +77,19 @@ def from_batch(batch: pa.RecordBatch, scratch: np.ndarray | None = None) -> Sort
         _filled(batch.column("packet_error_count"), -1),
         _filled(batch.column("probe_id"), -1),
         _filled(batch.column("kind"), PING) if "kind" in batch.schema.names else np.full(len(batch), PING),
+        _throughputs(batch),
         words,
         rejected,
     )
     return Sortable(words[:kept], rejected)
+
+
+def _throughputs(batch: pa.RecordBatch) -> np.ndarray:
+    """Mbit/s; null and not a number, which some programs write for null, are unknown."""
+    if THROUGHPUT not in batch.schema.names:
+        return np.full(len(batch), float(UNKNOWN_THROUGHPUT))
+    mbps = _filled(batch.column(THROUGHPUT), UNKNOWN_THROUGHPUT)
+    return np.where(np.isnan(mbps), float(UNKNOWN_THROUGHPUT), mbps)
 
 
 def _filled(column: pa.Array, stand_in: int | float) -> np.ndarray:
@@ -199,6 +213,7 @@ def _fill(
     errors,
     probe_id,
     kind,
+    throughput,
     words,
     rejected,
 ):
@@ -230,6 +245,7 @@ def _fill(
             msm_id[i] < -1 or probe_id[i] < -1
             or not -1 <= size[i] <= MAX_SIZE or not -1 <= errors[i] <= MAX_PACKET_ERRORS
             or not 0 <= kind[i] <= LAST
+            or not (throughput[i] == UNKNOWN_THROUGHPUT or 0.0 <= throughput[i] <= MAX_THROUGHPUT_MBPS)
         ):  # fmt: skip
             rule = 10
         if rule >= 0:
@@ -243,7 +259,9 @@ def _fill(
         words[kept, 5] = rtt_word(rtt[i] + 0.0)  # -0.0 becomes 0.0: two bit patterns of one value
         words[kept, 6] = np.uint64(msm_id[i] + 1)
         words[kept, 7] = np.uint64(probe_id[i] + 1)
-        words[kept, 8] = np.uint64(((size[i] + 1 + (kind[i] << KIND_BITS)) << 32) | (errors[i] + 1))
+        both = size[i] + 1 + (kind[i] << KIND_BITS)
+        both += (throughput_code(throughput[i]) + 1) << THROUGHPUT_BITS
+        words[kept, 8] = np.uint64((both << 32) | (errors[i] + 1))
         kept += 1
     return kept
 

@@ -22,7 +22,13 @@ from ping_llm.compiled import kernel
 from ping_llm.errors import PingError
 from ping_llm.rows import codec, riegeli
 from ping_llm.rows.block import RowBlock
-from ping_llm.rows.manifest import FORMAT_WITH_KINDS, RowIndex, load_manifest, open_index
+from ping_llm.rows.manifest import (
+    FORMAT_WITH_KINDS,
+    FORMAT_WITH_THROUGHPUT,
+    RowIndex,
+    load_manifest,
+    open_index,
+)
 
 # Files kept open. A call may need more: it holds what it uses.
 _MAX_OPEN = 256
@@ -259,8 +265,8 @@ class RowStore:
             raise self._error(int(rows[place]), _REASONS[fault])
         if reason:
             raise self._error(int(rows[place]), codec.REASONS[reason])
-        if self.manifest["version"] == FORMAT_WITH_KINDS:
-            block.part_kinds()
+        if self.manifest["version"] >= FORMAT_WITH_KINDS:
+            block.part_kinds(self.manifest["version"] == FORMAT_WITH_THROUGHPUT)
         return block
 
     def read_records(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:

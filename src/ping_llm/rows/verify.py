@@ -12,14 +12,13 @@ from ping_llm.errors import PingError
 from ping_llm.measurements import addresses
 from ping_llm.measurements.schema import (
     END_TIME_US,
-    LAST,
     MAX_PACKET_ERRORS,
     MAX_RTT_MS,
     MAX_SIZE,
     NO_REPLY,
 )
 from ping_llm.progress import Progress
-from ping_llm.rows.block import KIND_BITS, RowBlock
+from ping_llm.rows.block import RowBlock
 from ping_llm.rows.codec import record_bytes
 from ping_llm.rows.manifest import (
     MANIFEST_FILE,
@@ -197,12 +196,16 @@ class _ShardChecker:
             (addresses.is_ipv4(block.src) != index.ipv4[stretch], "its IP version differs from the index"),
             (counts > limit, f"it has more than {limit:,} measurements"),
             (block.has_other_kinds() != index.other_kinds[stretch], "its kinds differ from the index"),
+            (
+                block.has_throughput() != index.has_throughput[stretch],
+                "having a throughput differs from the index",
+            ),
         ):
             for row in np.flatnonzero(wrong)[:_MAX_PROBLEMS]:
                 yield begin + int(row), problem
         words = _to_words(block)
         by_probe = self._options.by_probe
-        bad = _first_invalid(words, block.rtt)
+        bad = _first_invalid(words, block.rtt, block.size)
         if bad >= 0:
             row = int(np.searchsorted(block.offsets, bad, side="right")) - 1
             yield begin + row, f"measurement {bad - block.offsets[row]} breaks the rules of a measurement"
@@ -246,18 +249,14 @@ def _rtt_words(rtt, words):
 
 
 @kernel
-def _first_invalid(words, rtt):
+def _first_invalid(words, rtt, size):
     for i in range(len(rtt)):
-        both = np.int64(words[i, 8] >> np.uint64(32))
-        kind = both >> KIND_BITS
-        size = both - (kind << KIND_BITS) - 1
         errors = np.int64(words[i, 8] & np.uint64(0xFFFFFFFF)) - 1
         good = (
             words[i, 2] < np.uint64(END_TIME_US)
             and (rtt[i] == NO_REPLY or 0.0 <= rtt[i] <= MAX_RTT_MS)
-            and -1 <= size <= MAX_SIZE
+            and -1 <= size[i] <= MAX_SIZE  # what is no kind was left in it
             and -1 <= errors <= MAX_PACKET_ERRORS
-            and 0 <= kind <= LAST
         )
         if not good:
             return i

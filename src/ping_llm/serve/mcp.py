@@ -13,7 +13,7 @@ from mcp.types import ToolAnnotations
 
 from ping_llm import __version__
 from ping_llm.answer import show
-from ping_llm.answer.conditions import LARGEST, Conditions
+from ping_llm.answer.conditions import LARGEST, WHOLE, Conditions
 from ping_llm.answer.context import Context
 from ping_llm.answer.files import to_columns
 from ping_llm.answer.names import Names
@@ -69,16 +69,17 @@ def create(model: "Model | Remote", names: Names) -> MCPServer:
         errors: int | None = None,
         msm_id: int | None = None,
         probe_id: int | None = None,
+        throughput: float | None = None,
     ) -> dict[str, Any]:
         """Distribution of the ping RTT from a source to a destination: quantiles in ms, P(no reply), and what
         the answer rests on. `measurements`: earlier ones of the source. `below_ms` adds P(a faster reply).
-        `size` (bytes of the payload), `errors` (packets not answered), `msm_id` and `probe_id` (of Atlas) are
-        for models that were trained on them; others refuse them.
+        `size` (bytes of the payload), `errors` (packets not answered), `msm_id` and `probe_id` (of Atlas) and
+        `throughput` (Mbit/s) are for models that were trained on them; others refuse them.
         """
         ends = names.ends(src, dst)
         assert ends.src is not None
         assert ends.dst is not None
-        given = Conditions(size, errors, msm_id, probe_id)
+        given = Conditions(size, errors, msm_id, probe_id, throughput)
         known = _context(measurements, str(ends.src))
         answer = model.rtt(ends.src, ends.dst, at, known, conditions=given)
         return show.rtt_values(replace(answer, notes=(*ends.notes, *answer.notes)), below_ms)
@@ -94,15 +95,16 @@ def create(model: "Model | Remote", names: Names) -> MCPServer:
         errors: int | None = None,
         msm_id: int | None = None,
         probe_id: int | None = None,
+        throughput: float | None = None,
     ) -> dict[str, Any]:
         """Which of several destinations is the fastest for a source: P(fastest), expected ms, regret; the
-        best first. `objective_ms` adds P(a reply within it). `size` to `probe_id`: as of rtt.
+        best first. `objective_ms` adds P(a reply within it). `size` to `throughput`: as of rtt.
         """
         sources, destinations, notes = names.lists([src], candidates)
         known = _context(measurements, str(sources[0]))
         if known is not None and len(sources) > 1:
             raise UsageError(f"{notes[0]}; measurements are of one source: name one of them")
-        given = Conditions(size, errors, msm_id, probe_id)
+        given = Conditions(size, errors, msm_id, probe_id, throughput)
         made = model.rank(sources, destinations, at, known, objective_ms=objective_ms, conditions=given)
         return replace(made, notes=(*notes, *made.notes)).as_dict()
 
@@ -148,7 +150,7 @@ def _columns(text: str, src: str | None) -> Columns:
         [one | {"src_addr": one["src_addr"] or src} for one in found],
         pa.schema(
             {"src_addr": pa.string(), "dst_addr": pa.string(), "event_time": pa.string(), "rtt": pa.float64()}
-            | dict.fromkeys(LARGEST, pa.int64())
+            | {name: pa.int64() if name in WHOLE else pa.float64() for name in LARGEST}
         ),
     )
     return to_columns(table, "the measurements", needs=("src_addr", "dst_addr", "rtt"), optional=LARGEST)

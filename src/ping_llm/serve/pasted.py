@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from ping_llm.answer.conditions import LARGEST
+from ping_llm.answer.conditions import LARGEST, WHOLE
 from ping_llm.answer.context import as_microseconds
 from ping_llm.answer.show import moment_text
 from ping_llm.errors import UsageError
@@ -85,9 +85,7 @@ def _one(
 ) -> dict[str, Any]:
     """A measurement, with those of the further columns that are numbers of them."""
     numbers = {
-        name: int(number)
-        for name, largest in LARGEST.items()
-        if (number := str(further.get(name, ""))).isascii() and number.isdigit() and int(number) <= largest
+        name: value for name in LARGEST if (value := _number(name, str(further.get(name, "")))) is not None
     }
     return {
         "src_addr": src,
@@ -95,6 +93,19 @@ def _one(
         "event_time": None if time is None else moment_text(time),
         "rtt": rtt,
     } | numbers
+
+
+def _number(name: str, text: str) -> float | None:
+    """The value of a further column, if the text is one."""
+    if not text.isascii() or "_" in text:
+        return None
+    if name in WHOLE:
+        return int(text) if text.isdigit() and int(text) <= LARGEST[name] else None
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value <= LARGEST[name] else None
 
 
 def _atlas(text: str) -> Pasted:
@@ -118,7 +129,7 @@ def _atlas(text: str) -> Pasted:
         if code == ACCEPTED:
             ends = (unpack_one(side[row].tobytes()) for side in (columns.dst, columns.src))
             dst, src = ends
-            further = {name: getattr(columns, name)[row] for name in LARGEST}
+            further = {name: getattr(columns, name)[row] for name in WHOLE}  # Atlas has no throughputs
             time = int(columns.time_us[row])
             pasted.measurements.append(_one(dst, float(columns.rtt[row]), src, time, further))
         else:

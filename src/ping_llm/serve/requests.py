@@ -8,13 +8,13 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ping_llm.answer.conditions import COLUMNS, LARGEST, Conditions
+from ping_llm.answer.conditions import COLUMNS, LARGEST, Conditions, array_of
 from ping_llm.answer.context import Context, Question, as_microseconds, as_prefix
 from ping_llm.answer.results import INVERSE_PASSES, PASSES
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix, pack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
-from ping_llm.measurements.schema import MAX_RTT_MS, NO_REPLY
+from ping_llm.measurements.schema import MAX_RTT_MS, NO_REPLY, THROUGHPUT
 from ping_llm.serve.options import LIMITS
 from ping_llm.serve.refusals import Refused
 
@@ -52,6 +52,7 @@ class MeasurementBody(Body):
     packet_error_count: int | None = _number("packets that were not answered", "packet_error_count")
     msm_id: int | None = _number("Atlas measurement", "msm_id")
     probe_id: int | None = _number("Atlas probe", "probe_id")
+    throughput_mbps: float | None = _number("Mbit/s measured with the RTT", THROUGHPUT)
 
 
 _CONDITION = ", if the model was trained on it"
@@ -64,10 +65,11 @@ class ConditionsBody(Body):
     errors: int | None = _number("packets that were not answered" + _CONDITION, "packet_error_count")
     msm_id: int | None = _number("Atlas measurement" + _CONDITION, "msm_id")
     probe_id: int | None = _number("Atlas probe" + _CONDITION, "probe_id")
+    throughput: float | None = _number("Mbit/s measured with the RTT" + _CONDITION, THROUGHPUT)
 
     @property
     def conditions(self) -> Conditions:
-        return Conditions(self.size, self.errors, self.msm_id, self.probe_id)
+        return Conditions(self.size, self.errors, self.msm_id, self.probe_id, self.throughput)
 
 
 ContextBody = Annotated[
@@ -305,9 +307,7 @@ def columns_of(measurements: Sequence[MeasurementBody], source: bytes | None = N
         rtts.append(one.rtt)
     ends = np.frombuffer(b"".join(packed), np.uint8).reshape(-1, 2, 16)
     also = {
-        name: np.array(
-            [-1 if (value := getattr(one, name)) is None else value for one in measurements], np.int64
-        )
+        name: array_of(name, [getattr(one, name) for one in measurements])
         for name in COLUMNS.values()
         if any(getattr(one, name) is not None for one in measurements)
     }

@@ -51,8 +51,9 @@ def _conditions(
     errors: int | None = _condition("errors"),
     msm_id: int | None = _condition("msm_id"),
     probe_id: int | None = _condition("probe_id"),
+    throughput: float | None = _condition("throughput"),
 ) -> Conditions:
-    return Conditions(size, errors, msm_id, probe_id)
+    return Conditions(size, errors, msm_id, probe_id, throughput)
 
 
 class Views:

@@ -19,7 +19,7 @@ from ping_llm.compiled import kernel
 from ping_llm.errors import UsageError
 from ping_llm.files import whole_file
 from ping_llm.measurements.columns import Columns
-from ping_llm.measurements.schema import MEASUREMENTS, MEASUREMENTS_WITH_KIND
+from ping_llm.measurements.schema import TABLE_VERSIONS, THROUGHPUT
 from ping_llm.splits.assign import Numbers
 from ping_llm.splits.options import BUFFER_ROWS
 
@@ -132,12 +132,12 @@ _OTHER_FILES = 100
 class ShardFiles:
     """All shard files, open at once; they appear under their names when all are complete.
 
-    With `with_kind` they have the column `kind`, as their input has.
+    They are of the `version` of the table that their input has.
     """
 
-    def __init__(self, paths: list[Path], buffer_rows: int = BUFFER_ROWS, with_kind: bool = False):
+    def __init__(self, paths: list[Path], buffer_rows: int = BUFFER_ROWS, version: int = 1):
         self._paths = paths
-        self._with_kind = with_kind
+        self._version = version
         self._buffer_rows = buffer_rows
         self._shards = np.empty(buffer_rows, np.uint16)
         self._columns = Columns(
@@ -150,6 +150,7 @@ class ShardFiles:
             packet_error_count=np.empty(buffer_rows, np.int64),
             probe_id=np.empty(buffer_rows, np.int64),
             kind=np.empty(buffer_rows, np.uint8),
+            throughput_mbps=np.empty(buffer_rows) if THROUGHPUT in TABLE_VERSIONS[version].names else None,
         )
         self._filled = 0
         self._files = ExitStack()
@@ -160,8 +161,7 @@ class ShardFiles:
         try:
             for path in self._paths:
                 aside = self._files.enter_context(whole_file(path))
-                schema = MEASUREMENTS_WITH_KIND if self._with_kind else MEASUREMENTS
-                writer = pq.ParquetWriter(aside, schema, compression="zstd")
+                writer = pq.ParquetWriter(aside, TABLE_VERSIONS[self._version], compression="zstd")
                 self._writers.append(self._files.enter_context(writer))
         except BaseException as error:
             self._files.__exit__(type(error), error, None)
@@ -180,8 +180,9 @@ class ShardFiles:
             count = min(len(rows) - done, self._buffer_rows - self._filled)
             here, there = slice(self._filled, self._filled + count), slice(done, done + count)
             self._shards[here] = shards[there]
-            for mine, given in zip(vars(self._columns).values(), vars(rows).values(), strict=True):
-                mine[here] = given[there]
+            for name, mine in vars(self._columns).items():
+                if mine is not None:
+                    mine[here] = rows.column(name)[there]
             self._filled += count
             done += count
             if self._filled == self._buffer_rows:
@@ -194,7 +195,7 @@ class ShardFiles:
         begin = 0
         for writer, end in zip(self._writers, ends.tolist(), strict=True):
             if end > begin:
-                table = self._columns.take(order[begin:end]).to_arrow(self._with_kind)
+                table = self._columns.take(order[begin:end]).to_arrow(self._version)
                 writer.write_table(table, row_group_size=len(table))
             begin = end
         self._filled = 0

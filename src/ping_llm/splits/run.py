@@ -202,7 +202,7 @@ def _write(
     files.write_json(out / WRITING_FILE, {"shards": [str(path.relative_to(out)) for path in paths]})
     with (
         Progress("write", data.rows, "measurements") as progress,
-        ShardFiles(paths, with_kind=data.with_kind) as writer,
+        ShardFiles(paths, version=data.version) as writer,
     ):
         for batch in read_columns(connection, data):
             values = stratum_values(batch, options.stratify, stratum_us)

@@ -25,12 +25,14 @@ from ping_llm.tokens.vocab import (
     ERRORS,
     EXTRA,
     EXTRA_PROBE_ID,
+    EXTRA_THROUGHPUT,
     FAILED,
     LARGEST_DELTA1,
     LARGEST_DELTA4,
     LARGEST_ERRORS,
     LARGEST_PROBE_ID,
     LARGEST_SIZE,
+    LARGEST_THROUGHPUT,
     MSM_ID,
     PREFIX_END,
     RTT,
@@ -257,3 +259,20 @@ def put_probe_id(out, position, probe_id):
 @kernel
 def probe_id_length(probe_id):
     return 0 if probe_id < 0 or probe_id > LARGEST_PROBE_ID else 6
+
+
+@kernel
+def put_throughput(out, position, code):
+    """Nothing if the throughput is unknown (-1). `measurements.throughput` makes codes of Mbit/s."""
+    if code < 0:
+        return position
+    if code > LARGEST_THROUGHPUT:
+        raise ValueError("a code of a throughput is at most 4094")
+    out[position] = EXTRA
+    out[position + 1] = BYTE0 + EXTRA_THROUGHPUT
+    return put_number(out, position + 2, code, 2)
+
+
+@kernel
+def throughput_length(code):
+    return 0 if code < 0 else 4

@@ -7,6 +7,8 @@ import numpy as np
 
 from ping_llm.compiled import kernel
 from ping_llm.measurements.addresses import is_ipv4
+from ping_llm.measurements.throughput import UNKNOWN_THROUGHPUT
+from ping_llm.measurements.throughput_kernels import throughput_code
 from ping_llm.tokens import codec
 from ping_llm.tokens.rtt import RttEncoding, rtt_encoding
 from ping_llm.tokens.statement import EncodeError, Statement
@@ -31,7 +33,7 @@ NO_FIELD = 255
 #: `src_known` or `dst_known` of an address that a decoded context never stated.
 NOT_STATED = -1
 
-_SRC, _DST, _TIME, _RESULT, _SIZE, _ERRORS, _MSM_ID, _PROBE_ID = (int(field) for field in Field)
+_SRC, _DST, _TIME, _RESULT, _SIZE, _ERRORS, _MSM_ID, _PROBE_ID, _THROUGHPUT = map(int, Field)
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class StatementColumns:
     """n statements of one or many contexts, column by column. Unknown numbers are -1, an unknown rtt is NaN.
 
     Attributes:
-      order: uint8 [n, 8]: the fields to state, in order, then NO_FIELD. Unknown optional ones are left out of
+      order: uint8 [n, 9]: the fields to state, in order, then NO_FIELD. Unknown optional ones are left out of
         the tokens, and so is a probe id of more than four bytes.
       first: bool [n]: begins a context, in which nothing is inherited yet.
       src, dst: uint8 [n, 16], packed.
@@ -47,6 +49,7 @@ class StatementColumns:
       seconds: int64 [n] since 1970.
       rtt: float64 [n] in ms, -1 for no reply.
       size, errors, msm_id, probe_id: int64 [n].
+      throughput: float64 [n] in Mbit/s.
     """
 
     order: np.ndarray
@@ -61,6 +64,7 @@ class StatementColumns:
     errors: np.ndarray
     msm_id: np.ndarray
     probe_id: np.ndarray
+    throughput: np.ndarray
 
     def __len__(self) -> int:
         return len(self.rtt)
@@ -81,6 +85,7 @@ class StatementColumns:
             errors=np.full(count, -1, np.int64),
             msm_id=np.full(count, -1, np.int64),
             probe_id=np.full(count, -1, np.int64),
+            throughput=np.full(count, -1.0),
         )
 
     def state(self, optional: Collection[str] = (), timed: bool = True) -> None:
@@ -121,6 +126,7 @@ class StatementColumns:
                     (statement.errors, columns.errors),
                     (statement.msm_id, columns.msm_id),
                     (statement.probe_id, columns.probe_id),
+                    (statement.throughput, columns.throughput),
                 ):
                     if value is not None:
                         column[row] = value
@@ -143,7 +149,7 @@ def encode_columns(
     _check(columns)
     c = columns
     addresses = (c.src, c.src_known, c.dst, c.dst_known)
-    numbers = (c.seconds, c.rtt, c.size, c.errors, c.msm_id, c.probe_id)
+    numbers = (c.seconds, c.rtt, c.size, c.errors, c.msm_id, c.probe_id, c.throughput)
     offsets = np.zeros(len(c) + 1, np.int64)
     _measure(offsets, c.order, c.first, *addresses, *numbers, encoding.id)
     np.cumsum(offsets, out=offsets)
@@ -162,6 +168,7 @@ def columns_of(
     errors: np.ndarray | None = None,
     msm_id: np.ndarray | None = None,
     probe_id: np.ndarray | None = None,
+    throughput: np.ndarray | None = None,
     first: np.ndarray | None = None,
     order: Sequence[Field] = DEFAULT_FIELDS,
 ) -> StatementColumns:
@@ -180,7 +187,8 @@ def columns_of(
     columns.seconds[:] = np.asarray(time, np.int64) // 1_000_000
     columns.rtt[:] = rtt
     given = (
-        (columns.size, size), (columns.errors, errors), (columns.msm_id, msm_id), (columns.probe_id, probe_id)
+        (columns.size, size), (columns.errors, errors), (columns.msm_id, msm_id),
+        (columns.probe_id, probe_id), (columns.throughput, throughput),
     )  # fmt: skip
     for column, values in given:
         if values is not None:
@@ -218,6 +226,8 @@ def _check(c: StatementColumns) -> None:
     refuse(c.errors < -1, "a count of {} packet errors is negative", c.errors)
     refuse(c.msm_id < -1, "a measurement id of {} is negative", c.msm_id)
     refuse(c.probe_id < -1, "a probe id of {} is negative", c.probe_id)
+    bad = ~((c.throughput >= 0) & (c.throughput < np.inf) | (c.throughput == UNKNOWN_THROUGHPUT))
+    refuse(bad, "a throughput of {} Mbit/s is not a finite number from 0 up", c.throughput)
     for name, field in OPTIONAL.items():
         stated[getattr(c, name) < 0, field] = 0
     stated[c.probe_id > LARGEST_PROBE_ID, Field.PROBE_ID] = 0
@@ -227,7 +237,7 @@ def _check(c: StatementColumns) -> None:
 @kernel
 def _measure(
     lengths, order, first, src, src_known, dst, dst_known, seconds, rtt, size, errors, msm_id, probe_id,
-    encoding_id,
+    throughput, encoding_id,
 ):  # fmt: skip
     previous = np.int64(-1)
     for row in range(len(rtt)):
@@ -252,6 +262,8 @@ def _measure(
                 length += codec.msm_id_length(msm_id[row])
             elif field == _PROBE_ID:
                 length += codec.probe_id_length(probe_id[row])
+            elif field == _THROUGHPUT:
+                length += codec.throughput_length(throughput_code(throughput[row]))
         lengths[row + 1] = length
 
 
@@ -271,6 +283,7 @@ def _write(
     errors,
     msm_id,
     probe_id,
+    throughput,
     encoding_id,
     clip_limit_ms,
 ):
@@ -299,5 +312,7 @@ def _write(
                 position = codec.put_msm_id(out, position, msm_id[row])
             elif field == _PROBE_ID:
                 position = codec.put_probe_id(out, position, probe_id[row])
+            elif field == _THROUGHPUT:
+                position = codec.put_throughput(out, position, throughput_code(throughput[row]))
         if position != offsets[row + 1]:
             raise AssertionError("a length function and its put function disagree")

@@ -12,7 +12,7 @@ import numpy as np
 from ping_llm.measurements.addresses import MAPPED_PREFIX
 from ping_llm.tokens import vocab
 from ping_llm.tokens.rtt import RttEncoding, rtt_encoding
-from ping_llm.tokens.vocab import BYTE0, FIELD_OF_ROLE, LEAST_FIELDS, Field
+from ping_llm.tokens.vocab import BYTE0, FIELD_OF_EXTRA, FIELD_OF_ROLE, LEAST_FIELDS, ROLES, Field
 
 _START = vocab.PAD  # no token of the context yet: only MEASUREMENT may come
 _BETWEEN = vocab.MEASUREMENT  # all begun fields are whole
@@ -49,7 +49,10 @@ class Grammar:
 
     @property
     def stated(self) -> frozenset[Field] | None:
-        """The fields that the open measurement has begun; None before the first."""
+        """The fields that the open measurement has begun; None before the first.
+
+        Of EXTRA it is known with the byte after it.
+        """
         return None if self._role == _START else self._stated
 
     def allowed(self) -> np.ndarray:
@@ -58,8 +61,9 @@ class Grammar:
         if self._role == _START:
             mask[vocab.MEASUREMENT] = True
         elif self._role == _BETWEEN:
-            for role, stated in FIELD_OF_ROLE.items():
-                mask[role] = stated in self.fields and stated not in self._stated
+            for stated, roles in ROLES.items():
+                if stated in self.fields and stated not in self._stated:
+                    mask[list(roles)] = True
             if self.previous_seconds is None:
                 mask[list(_DELTAS)] = False
             mask[vocab.MEASUREMENT] = self.may_end
@@ -69,7 +73,8 @@ class Grammar:
             if self._role in (vocab.SRC_IPV6, vocab.DST_IPV6) and self._written == MAPPED_PREFIX[:-1]:
                 mask[BYTE0 + MAPPED_PREFIX[-1]] = False
         elif self._role == vocab.EXTRA and not self._written:
-            mask[BYTE0 + vocab.EXTRA_PROBE_ID] = True
+            for byte, stated in FIELD_OF_EXTRA.items():
+                mask[BYTE0 + byte] = stated in self.fields and stated not in self._stated
         else:
             count, largest = self._number()
             missing = count - len(self._written) - 1
@@ -86,11 +91,14 @@ class Grammar:
         if token == vocab.PREFIX_END:
             return self._end_field()
         if token < BYTE0:
-            begun = replace(
-                self, _stated=self._stated | {FIELD_OF_ROLE[token]}, _role=int(token), _written=b""
-            )
+            stated = self._stated
+            if token != vocab.EXTRA:  # which field that begins, its first byte says
+                stated |= {FIELD_OF_ROLE[token]}
+            begun = replace(self, _stated=stated, _role=int(token), _written=b"")
             return begun._end_field() if token == vocab.FAILED else begun
         grown = replace(self, _written=self._written + bytes([token - BYTE0]))
+        if self._role == vocab.EXTRA and not self._written:
+            return replace(grown, _stated=self._stated | {FIELD_OF_EXTRA[token - BYTE0]})
         return grown._end_field() if len(grown._written) == grown._count() else grown
 
     def follow(self, ids: Iterable[int]) -> "Grammar":
@@ -112,12 +120,16 @@ class Grammar:
             room = vocab.LARGEST_SECONDS - (self.previous_seconds or 0)
             one = self._role == vocab.TIME_DELTA1
             return (1, min(room, vocab.LARGEST_DELTA1)) if one else (4, min(room, vocab.LARGEST_DELTA4))
+        if self._role == vocab.EXTRA:
+            which = self._written[0]
+            if which == vocab.EXTRA_PROBE_ID:
+                return 5, (which << 32) + vocab.LARGEST_PROBE_ID
+            return 3, (which << 16) + vocab.LARGEST_THROUGHPUT
         return {
             vocab.TIME_ABS: (8, vocab.LARGEST_SECONDS),
             vocab.SIZE: (2, vocab.LARGEST_SIZE),
             vocab.ERRORS: (1, vocab.LARGEST_ERRORS),
             vocab.MSM_ID: (8, vocab.LARGEST_MSM_ID),
-            vocab.EXTRA: (5, (vocab.EXTRA_PROBE_ID << 32) + vocab.LARGEST_PROBE_ID),
         }[self._role]
 
     def _end_field(self) -> "Grammar":

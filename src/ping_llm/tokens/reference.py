@@ -5,7 +5,8 @@
     Src / Dst   ::= ROLE byte{4 or 16}  |  ROLE byte{1..n-1} PREFIX_END
     Time        ::= TIME_ABS byte{8}  |  TIME_DELTA1 byte  |  TIME_DELTA4 byte{4}
     Result      ::= RTT byte{k}  |  FAILED
-    Size ::= SIZE byte{2}   Errors ::= ERRORS byte   MsmId ::= MSM_ID byte{8}   ProbeId ::= EXTRA 01 byte{4}
+    Size ::= SIZE byte{2}   Errors ::= ERRORS byte   MsmId ::= MSM_ID byte{8}
+    ProbeId ::= EXTRA 01 byte{4}   Throughput ::= EXTRA 02 byte{2}
 
 It takes about 20 µs to encode a measurement and 80 to decode one: enough for questions and tests. Contexts
 for training come from the compiled blocks of codec.py, a hundred times as fast.
@@ -22,11 +23,13 @@ import numpy as np
 from ping_llm.errors import PingError
 from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix
 from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.measurements.throughput import mbps_of, plain_code
 from ping_llm.tokens import vocab
 from ping_llm.tokens.rtt import RttEncoding, rtt_encoding
 from ping_llm.tokens.statement import Statement, check
 from ping_llm.tokens.vocab import (
     BYTE0,
+    FIELD_OF_EXTRA,
     FIELD_OF_ROLE,
     LEAST_FIELDS,
     VOCABULARY_SIZE,
@@ -42,7 +45,7 @@ class Problem(IntEnum):
     NOT_AN_ID = 1  # below 0, above 271, or no integer at all
     PADDING = 2  # PAD is never inside a context
     NO_MEASUREMENT = 3  # a context begins with MEASUREMENT
-    RESERVED = 4  # a byte after EXTRA that has no meaning yet
+    RESERVED = 4  # a byte after EXTRA that has no meaning
     STRAY_BYTE = 5  # a byte where a field should begin
     STRAY_PREFIX_END = 6  # outside an address, or after none of its bytes
     MISSING_BYTE = 7  # another role before the field has its bytes
@@ -80,7 +83,7 @@ def _reason(problem: Problem, ids: Sequence[Any] | np.ndarray, position: int) ->
         case Problem.NO_MEASUREMENT:
             return f"a context begins with MEASUREMENT, not with {token}"
         case Problem.RESERVED:
-            return f"{token} after EXTRA is reserved: only 01, a probe id, may follow it"
+            return f"{token} after EXTRA is reserved: only 01 (a probe id) and 02 (a throughput) may follow"
         case Problem.STRAY_BYTE:
             return f"{token} after the last byte of {field}: a role is due"
         case Problem.STRAY_PREFIX_END:
@@ -114,6 +117,12 @@ def _field_before(ids: Sequence[Any] | np.ndarray, position: int) -> tuple[str, 
             return token_name(ids[index]), position - index - 1
     return "nothing", 0
 
+
+#: The fields that a role can begin.
+_FIELDS_OF_ROLE = {
+    role: tuple(field for field, roles in vocab.ROLES.items() if role in roles)
+    for role in (*FIELD_OF_ROLE, vocab.EXTRA)
+}
 
 #: Bytes of the address of each address role.
 _ADDRESS_BYTES = {vocab.SRC_IPV4: 4, vocab.SRC_IPV6: 16, vocab.DST_IPV4: 4, vocab.DST_IPV6: 16}
@@ -160,16 +169,18 @@ def _encode_field(
             return encode_optional(field, value)
 
 
-def encode_optional(field: Field, value: int) -> list[int]:
+def encode_optional(field: Field, value: float) -> list[int]:
     match field:
         case Field.SIZE:
             return [vocab.SIZE, *_bytes(value, 2)]
         case Field.ERRORS:
-            return [vocab.ERRORS, *_bytes(min(value, vocab.LARGEST_ERRORS), 1)]
+            return [vocab.ERRORS, *_bytes(min(int(value), vocab.LARGEST_ERRORS), 1)]
         case Field.MSM_ID:
             return [vocab.MSM_ID, *_bytes(value, 8)]
         case Field.PROBE_ID:
             return [vocab.EXTRA, *_bytes(vocab.EXTRA_PROBE_ID, 1), *_bytes(value, 4)]
+        case Field.THROUGHPUT:
+            return [vocab.EXTRA, *_bytes(vocab.EXTRA_THROUGHPUT, 1), *_bytes(plain_code(value), 2)]
     raise ValueError(f"{field.name} is not an optional field")
 
 
@@ -196,7 +207,7 @@ def encode_result(rtt: float, encoding: RttEncoding) -> list[int]:
     return [vocab.RTT, *_bytes(encoding.encode(rtt), encoding.bytes)]
 
 
-def _bytes(number: int, count: int) -> list[int]:
+def _bytes(number: float, count: int) -> list[int]:
     return [BYTE0 + byte for byte in int(number).to_bytes(count, "big")]
 
 
@@ -230,8 +241,9 @@ class _Decoder:
         self._position += 1
         statement = Statement(order=())
         while self._position < len(self._ids) and self._peek() != vocab.MEASUREMENT:
+            role = self._peek()
             field = self._field_that_begins(statement.order)
-            statement = self._read_field(field, replace(statement, order=(*statement.order, field)))
+            statement = self._read_field(role, field, replace(statement, order=(*statement.order, field)))
         if len(statement.order) < LEAST_FIELDS:
             self._fail(Problem.TOO_FEW_FIELDS)
         if Field.SRC not in statement.order:
@@ -247,15 +259,21 @@ class _Decoder:
             self._fail(Problem.STRAY_BYTE)
         if role == vocab.PREFIX_END:
             self._fail(Problem.STRAY_PREFIX_END)
-        if FIELD_OF_ROLE[role] in stated:
+        if set(_FIELDS_OF_ROLE[role]) <= set(stated):
             self._fail(Problem.REPEATED_FIELD)
         if role in (vocab.TIME_DELTA1, vocab.TIME_DELTA4) and self._seconds is None:
             self._fail(Problem.NO_EARLIER_TIME)
-        return FIELD_OF_ROLE[role]
-
-    def _read_field(self, field: Field, statement: Statement) -> Statement:
-        role = self._peek()
         self._position += 1
+        return self._extra_field(stated) if role == vocab.EXTRA else FIELD_OF_ROLE[role]
+
+    def _extra_field(self, stated: tuple[Field, ...]) -> Field:
+        field = FIELD_OF_EXTRA.get(self._byte())
+        if field is None or field in stated:
+            problem = Problem.RESERVED if field is None else Problem.REPEATED_FIELD
+            self._fail(problem, self._position - 1)
+        return field
+
+    def _read_field(self, role: int, field: Field, statement: Statement) -> Statement:
         match field:
             case Field.SRC:
                 return replace(statement, src=self._address(role))
@@ -276,9 +294,9 @@ class _Decoder:
             case Field.MSM_ID:
                 return replace(statement, msm_id=self._number(8, vocab.LARGEST_MSM_ID))
             case Field.PROBE_ID:
-                if self._byte() != vocab.EXTRA_PROBE_ID:
-                    self._fail(Problem.RESERVED, self._position - 1)
                 return replace(statement, probe_id=self._number(4, vocab.LARGEST_PROBE_ID))
+            case Field.THROUGHPUT:
+                return replace(statement, throughput=mbps_of(self._number(2, vocab.LARGEST_THROUGHPUT)))
 
     def _address(self, role: int) -> Prefix:
         count = _ADDRESS_BYTES[role]

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 from ping_llm.errors import PingError
 from ping_llm.measurements.addresses import pack_one, parse_prefix
 from ping_llm.measurements.parquet import measurement_files
-from ping_llm.measurements.schema import NO_REPLY, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from ping_llm.measurements.schema import NO_REPLY, OPTIONAL_COLUMNS, REQUIRED_COLUMNS, THROUGHPUT
 from ping_llm.paths import literal
 from ping_llm.tokens import reference, vocab
 from ping_llm.tokens.rtt import RttEncoding
 from ping_llm.tokens.statement import EncodeError, Statement, check, whole
-from ping_llm.tokens.vocab import BYTE0, DEFAULT_FIELDS, Field, starts_field, token_name
+from ping_llm.tokens.vocab import BYTE0, DEFAULT_FIELDS, OPTIONAL, Field, starts_field, token_name
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class Shown:
                 "packet_error_count": s.errors,
                 "msm_id": s.msm_id,
                 "probe_id": s.probe_id,
+                "throughput_mbps": s.throughput,
             },
             "ids": self.ids,
             "fields": [
@@ -130,6 +131,8 @@ def _meaning(part: Sequence[int], decoded: Statement, previous: int | None, enco
             return f"{decoded.size:,} bytes"
         case vocab.ERRORS:
             return f"{decoded.errors} packet errors" + (" or more" if decoded.errors == 255 else "")
+        case vocab.EXTRA if part[1] == BYTE0 + vocab.EXTRA_THROUGHPUT:
+            return f"{decoded.throughput:,.15g} Mbit/s"
         case vocab.EXTRA:
             return f"probe {decoded.probe_id}"
         case _:
@@ -186,7 +189,8 @@ def _batches(path: Path, size: int) -> Iterator[pa.RecordBatch]:
     missing = [name for name in REQUIRED_COLUMNS if name not in file.schema_arrow.names]
     if missing:
         raise PingError(f"{path} has no column {missing[0]}: a table of measurements has {_columns()}")
-    wanted = [*REQUIRED_COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in file.schema_arrow.names)]
+    optional = [name for name in (*OPTIONAL_COLUMNS, THROUGHPUT) if name in file.schema_arrow.names]
+    wanted = [*REQUIRED_COLUMNS, *optional]
     for batch in file.iter_batches(size, columns=wanted):
         times = batch.column("event_time")
         try:
@@ -212,6 +216,7 @@ def _statement(values: dict[str, Any], order: tuple[Field, ...], path: Path, row
             errors=_known(values.get("packet_error_count")),
             msm_id=_known(values.get("msm_id")),
             probe_id=_known(values.get("probe_id")),
+            throughput=_known(values.get("throughput_mbps")),
         )
         check(statement)
     except (EncodeError, ValueError, TypeError) as error:
@@ -219,7 +224,7 @@ def _statement(values: dict[str, Any], order: tuple[Field, ...], path: Path, row
     return statement
 
 
-def _known(value: int | None) -> int | None:
+def _known(value: Any) -> Any:
     return None if value is None or value == -1 else value
 
 
@@ -227,7 +232,7 @@ _NOON = int(datetime(2024, 5, 1, 12, tzinfo=UTC).timestamp())
 _SRC, _DST, _TIME, _RESULT = DEFAULT_FIELDS
 
 
-def _state(order: tuple[Field, ...], src: str, dst: str, seconds: int, rtt: float, **more: int) -> Statement:
+def _state(order: tuple[Field, ...], src: str, dst: str, seconds: int, rtt: float, **more: Any) -> Statement:
     return Statement(order, parse_prefix(src), parse_prefix(dst), seconds, rtt, **more)
 
 
@@ -261,15 +266,16 @@ def examples() -> list[tuple[str, list[Statement]]]:
             ],
         ),
         (
-            "the optional fields; 255 errors are 255 or more",
+            "the optional fields; 255 errors are 255 or more, and throughputs have 7 bits of mantissa",
             [
                 _state(
-                    (_SRC, _DST, _RESULT, Field.SIZE, Field.ERRORS, Field.MSM_ID, Field.PROBE_ID),
+                    (_SRC, _DST, _RESULT, *OPTIONAL.values()),
                     *(probe, target, _NOON, -1.0),
                     size=1000,
                     errors=300,
                     msm_id=1001,
                     probe_id=6012,
+                    throughput=94.3,
                 )
             ],
         ),

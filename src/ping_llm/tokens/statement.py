@@ -28,7 +28,7 @@ class Statement:
     """What a measurement states, and in which order.
 
     A decoded statement also has the source that it inherits: then `src` is known, but SRC is not in `order`.
-    None is unknown. `rtt` is in ms, -1 for no reply; `seconds` count from 1970.
+    None is unknown. `rtt` is in ms, -1 for no reply; `seconds` count from 1970; `throughput` is in Mbit/s.
     """
 
     order: tuple[Field, ...]
@@ -40,10 +40,11 @@ class Statement:
     errors: int | None = None
     msm_id: int | None = None
     probe_id: int | None = None
+    throughput: float | None = None
 
     def value(self, field: Field) -> Prefix | int | float | None:
         usual = (self.src, self.dst, self.seconds, self.rtt)
-        return (*usual, self.size, self.errors, self.msm_id, self.probe_id)[field]
+        return (*usual, self.size, self.errors, self.msm_id, self.probe_id, self.throughput)[field]
 
 
 def whole(packed: bytes) -> Prefix:
@@ -78,6 +79,7 @@ def state(measurement: Measurement, order: Sequence[Field] = DEFAULT_FIELDS) -> 
         errors=measurement.packet_error_count,
         msm_id=measurement.msm_id,
         probe_id=measurement.probe_id,
+        throughput=measurement.throughput_mbps,
     )
 
 
@@ -103,6 +105,8 @@ def check(statement: Statement) -> tuple[Field, ...]:
         raise EncodeError(f"a measurement id of {s.msm_id} is outside 0 to 2^63 - 1")
     if s.probe_id is not None and not 0 <= s.probe_id <= LARGEST_PROBE_ID:
         raise EncodeError(f"a probe id of {s.probe_id} is outside 0 to {LARGEST_PROBE_ID}")
+    if s.throughput is not None and not (math.isfinite(s.throughput) and s.throughput >= 0):
+        raise EncodeError(f"a throughput of {s.throughput} Mbit/s is not a finite number from 0 up")
     if len(set(s.order)) != len(s.order):
         raise EncodeError("a measurement states each field at most once")
     for field in s.order:

@@ -4,14 +4,17 @@ Plain integers, because compiled kernels take them as constants. Which field a t
 here and nowhere else: `ROLES`, `FIELD_OF_ROLE`, `starts_field` and `roles_of`.
 """
 
+from collections.abc import Collection
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
+from ping_llm.measurements.throughput import LARGEST_CODE
+
 #: Versions of vocabulary, grammar and encodings together, as docs/formats.md specifies them: the second has
-#: EXTRA, and is stated only where a field needs it.
-TOKENS_FORMAT, EXTRA_FORMAT = 1, 2
+#: EXTRA with the probe id, the third with the throughput. Each is stated only where a field needs it.
+TOKENS_FORMATS = TOKENS_FORMAT, EXTRA_FORMAT, THROUGHPUT_FORMAT = 1, 2, 3
 
 PAD = 0
 MEASUREMENT = 1
@@ -60,9 +63,10 @@ LARGEST_SIZE = 65_535
 LARGEST_ERRORS = 255
 LARGEST_MSM_ID = 2**63 - 1
 LARGEST_PROBE_ID = 2**32 - 1
+LARGEST_THROUGHPUT = LARGEST_CODE
 
-#: The byte after EXTRA; the others are reserved, 2 for throughput.
-EXTRA_PROBE_ID = 1
+#: The byte after EXTRA; the others are reserved.
+EXTRA_PROBE_ID, EXTRA_THROUGHPUT = 1, 2
 
 
 class Field(IntEnum):
@@ -76,6 +80,7 @@ class Field(IntEnum):
     ERRORS = 5
     MSM_ID = 6
     PROBE_ID = 7
+    THROUGHPUT = 8
 
 
 #: The role tokens that can begin each field: alternatives of each other.
@@ -88,14 +93,28 @@ ROLES: dict[Field, tuple[int, ...]] = {
     Field.ERRORS: (ERRORS,),
     Field.MSM_ID: (MSM_ID,),
     Field.PROBE_ID: (EXTRA,),
+    Field.THROUGHPUT: (EXTRA,),
 }
 
-#: Optional fields by the names of `ContextOptions.fields`, in the order of stating, and the tokens of each.
-OPTIONAL = {"size": Field.SIZE, "errors": Field.ERRORS, "msm_id": Field.MSM_ID, "probe_id": Field.PROBE_ID}
-OPTIONAL_LENGTHS = {"size": 3, "errors": 2, "msm_id": 9, "probe_id": 6}
+#: The field that EXTRA begins, by the byte after it.
+FIELD_OF_EXTRA = {EXTRA_PROBE_ID: Field.PROBE_ID, EXTRA_THROUGHPUT: Field.THROUGHPUT}
 
-#: The field that each role token begins. PAD, MEASUREMENT and PREFIX_END begin none.
-FIELD_OF_ROLE: dict[int, Field] = {role: field for field, roles in ROLES.items() for role in roles}
+
+#: Optional fields by the names of `ContextOptions.fields`, in the order of stating, and the tokens of each.
+OPTIONAL = {
+    "size": Field.SIZE,
+    "errors": Field.ERRORS,
+    "msm_id": Field.MSM_ID,
+    "probe_id": Field.PROBE_ID,
+    "throughput": Field.THROUGHPUT,
+}
+OPTIONAL_LENGTHS = {"size": 3, "errors": 2, "msm_id": 9, "probe_id": 6, "throughput": 4}
+
+#: The field that each role token begins. PAD, MEASUREMENT and PREFIX_END begin none, and of EXTRA the byte
+#: after it decides.
+FIELD_OF_ROLE: dict[int, Field] = {
+    role: field for field, roles in ROLES.items() for role in roles if role != EXTRA
+}
 
 #: Default fields of a context.
 DEFAULT_FIELDS = (Field.SRC, Field.DST, Field.TIME, Field.RESULT)
@@ -116,6 +135,34 @@ def roles_of(ids: np.ndarray) -> np.ndarray:
     """The role that each token belongs to, along the last axis; a token before the first role is itself."""
     at = np.where(starts_field(ids), np.arange(ids.shape[-1]), 0)
     return np.take_along_axis(ids, np.maximum.accumulate(at, axis=-1), axis=-1)
+
+
+#: In the result of `fields_of`: a token of no field.
+NO_FIELD = -1
+
+_FIELD_OF_ROLE = np.array([FIELD_OF_ROLE.get(role, NO_FIELD) for role in range(BYTE0)])
+_FIELD_OF_EXTRA = np.array([FIELD_OF_EXTRA.get(byte, NO_FIELD) for byte in range(256)])
+
+
+def fields_of(ids: np.ndarray) -> np.ndarray:
+    """The Field that each token belongs to, along the last axis; NO_FIELD of MEASUREMENT, PAD and the like.
+
+    Of EXTRA, the byte after it decides: one at the very end is of no field.
+    """
+    last = ids.shape[-1] - 1
+    start = np.maximum.accumulate(np.where(starts_field(ids), np.arange(last + 1), 0), axis=-1)
+    role = np.take_along_axis(ids, start, axis=-1)
+    which = np.take_along_axis(ids, np.minimum(start + 1, last), axis=-1) - BYTE0
+    of_extra = np.where(which >= 0, _FIELD_OF_EXTRA[np.maximum(which, 0)], NO_FIELD)
+    of_role = np.where(role < BYTE0, _FIELD_OF_ROLE[np.minimum(role, BYTE0 - 1)], NO_FIELD)
+    return np.where(role == EXTRA, of_extra, of_role)
+
+
+def tokens_format(fields: Collection[str]) -> int:
+    """The version of the tokens of these optional fields."""
+    if "throughput" in fields:
+        return THROUGHPUT_FORMAT
+    return EXTRA_FORMAT if "probe_id" in fields else TOKENS_FORMAT
 
 
 def token_name(token: int) -> str:

@@ -2,7 +2,8 @@
 
 By field: fields are in random order, so a role token carries two choices: which field comes next, and, within
 the field, its kind (IPv4 or IPv6, RTT or FAILED, which form of time). By the chain rule, the first counts
-as `order` and the second, with all bytes that follow, as the field. The parts sum to the whole loss.
+as `order` and the second, with all bytes that follow, as the field. EXTRA begins two fields: the byte after
+it, which says which, counts as `order` too. The parts sum to the whole loss.
 
 Weights: an IPv4 measurement has about 14 tokens, of which three are the result. `network_rtt_loss_weight`
 increases the weight of those. Label smoothing: `network_rtt_smoothing` replaces the target of the second byte
@@ -22,9 +23,6 @@ import numpy as np
 from ping_llm.tokens import vocab
 from ping_llm.tokens.vocab import Field
 
-NAMES = ("order", "source", "destination", "rtt", "time", "size", "errors", "msm_id", "probe_id")
-ROLES = vocab.BYTE0
-
 _FIELDS = {
     "source": Field.SRC,
     "destination": Field.DST,
@@ -34,7 +32,10 @@ _FIELDS = {
     "errors": Field.ERRORS,
     "msm_id": Field.MSM_ID,
     "probe_id": Field.PROBE_ID,
+    "throughput": Field.THROUGHPUT,
 }
+NAMES = ("order", *_FIELDS)
+ROLES = vocab.BYTE0
 
 
 def _tables() -> tuple[np.ndarray, np.ndarray]:
@@ -49,6 +50,9 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
 
 
 _FIELD, _ALTERNATIVES = _tables()
+_FIELD_OF_EXTRA = np.full(256, NAMES.index("order"), np.int32)  # by the byte after it
+for _byte, _of_extra in vocab.FIELD_OF_EXTRA.items():
+    _FIELD_OF_EXTRA[_byte] = 1 + list(_FIELDS.values()).index(_of_extra)
 
 
 def sums(logits: jax.Array, nats: jax.Array, targets: jax.Array, counted: jax.Array) -> jax.Array:
@@ -62,7 +66,16 @@ def sums(logits: jax.Array, nats: jax.Array, targets: jax.Array, counted: jax.Ar
     """
     starts = vocab.starts_field(targets)
     role = jnp.where(starts, targets, 0)
-    field = jnp.asarray(_FIELD)[jnp.take_along_axis(role, _last_start(starts), axis=1)]
+    last_start = _last_start(starts)
+    begun = jnp.take_along_axis(role, last_start, axis=1)
+    place = jnp.arange(targets.shape[1]) - last_start
+    which = jnp.take_along_axis(targets, jnp.minimum(last_start + 1, targets.shape[1] - 1), axis=1)
+    field = jnp.where(
+        begun == vocab.EXTRA,
+        jnp.asarray(_FIELD_OF_EXTRA)[jnp.clip(which - vocab.BYTE0, 0)],
+        jnp.asarray(_FIELD)[begun],
+    )
+    field = jnp.where((begun == vocab.EXTRA) & (place == 1), NAMES.index("order"), field)
 
     of_roles = logits[..., :ROLES].astype(jnp.float32)
     alternatives = jnp.asarray(_ALTERNATIVES)[role]

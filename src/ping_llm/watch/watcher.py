@@ -84,7 +84,8 @@ class Watcher:
     Args:
       model: a loaded model. Its data, if it has any, begin the history of each source.
       options: see `WatchOptions`.
-      conditions: what all results share, such as {"size": 64}: `size`, `msm_id` or `probe_id`.
+      conditions: what all results share, such as {"size": 64}: `size`, `msm_id`, `probe_id` or
+        `throughput`.
     """
 
     def __init__(self, model: "Model", options: WatchOptions = WatchOptions(), conditions: Given = None):
