@@ -17,7 +17,7 @@ from ping_llm.answer.base import BaseModel, _part_sizes
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.crossed import Crossed, CrossedQuestion, Result, crossed_prompts, own_results
 from ping_llm.answer.methods.base import FLOOR_MS
-from ping_llm.answer.methods.pretrained import Pretrained
+from ping_llm.answer.methods.relations import Relations
 from ping_llm.answer.past import pair_last
 from ping_llm.answer.recipe import FEW, Recipe
 from ping_llm.answer.report import results
@@ -282,18 +282,18 @@ def test_a_recipe_without_or_with_wrong_errors_is_refused(tmp_path):
     folder = tmp_path / "mine"
     shutil.copytree(packaged(), folder)
     errors = load_file(folder / ERRORS)
-    errors["vivaldi/residuals"][0, 0] = np.nan
+    errors["neighbours/residuals"][0, 0] = np.nan
     (folder / ERRORS).write_bytes(save(errors))
-    with pytest.raises(PingError, match="'vivaldi'"):
+    with pytest.raises(PingError, match="'neighbours'"):
         Recipe.load(folder)
     (folder / ERRORS).unlink()
     with pytest.raises(PingError, match="not a recipe"):
         Recipe.load(folder)
 
 
-def test_the_network_alone_is_the_method_base(plane):
+def test_the_network_alone_is_the_method_relations(plane):
     alone = plane.rtt("20.0.1.7", "50.3.1.9", method="network")
-    method = Pretrained(plane).fit(_columns(_plane(left_out={(0, 3), (1, 4), (2, 5)})))
+    method = Relations().fit(_columns(_plane(left_out={(0, 3), (1, 4), (2, 5)})))
     question = Question.of("20.0.1.7", "50.3.1.9")
     from ping_llm.answer.answering import as_queries
 

@@ -133,7 +133,11 @@ class Recipe:
           learn: with what takes half a minute to learn.
         """
         if not len(data):
-            return self.with_methods({self.network: self._made(self.network, model).fit(data)}, data)
+            # Nothing is related to the question. The model's own network knows which RTTs are usual.
+            none = np.zeros(KINDS)
+            alone = Mixture(np.ones((CELLS, 1)), none, np.ones(KINDS), none, (), 0.0)
+            usual = replace(self, components=(NAME,), many=alone, few=alone)
+            return usual.with_methods({NAME: Pretrained(model).fit(data)}, data)
         data = data.sorted_by_time().take(slice(-MOST_MEASUREMENTS, None))
         if kept is not None:
             methods, known = kept.methods, Novelty.of(data)
