@@ -17,6 +17,36 @@ settings.register_profile("ping-llm", deadline=None, suppress_health_check=[Heal
 settings.load_profile("ping-llm")
 
 
+#: Files of tests that take longest, or wait for other programs, in this order before all others: the workers
+#: of a run get whole files (--dist loadfile), and what they get last must be short.
+FIRST = (
+    "demo/test_demo.py",
+    "answer/test_answer_bulk.py",
+    "train/test_train_slurm.py",
+    "fit/test_fit.py",
+    "train/test_train_budget.py",
+    "train/test_train_resume.py",
+    "ingest/test_ingest_cluster.py",
+    "train/test_train_teacher.py",
+    "train/test_train_processes.py",
+    "rows/test_rows_spark.py",
+    "train/test_train_ends.py",
+    "fit/test_fit_tune.py",
+    "train/test_train_made_with.py",
+    "serve/test_serve_load.py",
+    "bench/test_bench_encodings.py",
+    "answer/test_answer_base.py",
+    "answer/test_answer_baselines.py",
+    "evaluate/test_evaluate_report.py",
+    "model/test_model_parity.py",
+)
+_FIRST = {REPOSITORY / "tests" / name: place for place, name in enumerate(FIRST)}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _FIRST.get(item.path, len(_FIRST)))
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
