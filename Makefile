@@ -3,8 +3,9 @@ SHELL := bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 TEST_EXTRAS := train serve spark modal wandb onnx dev
-# Two workers fill the two cores that CI has; PYTEST_ARGS passes on what you want to add.
-PYTEST_ARGS ?= -n 2
+# Two workers fill the two cores that CI has. Each gets whole files, so that what the tests of a file share is
+# made once, and the longest first (tests/conftest.py). PYTEST_ARGS passes on what you want instead.
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup setup-cuda system-packages demo test fuzz chaos lint format clean
 

@@ -11,11 +11,15 @@ from object_store import serving
 
 from ping_llm import stores
 from ping_llm.errors import PingError, UsageError
+from ping_llm.files import cache_folder
 from ping_llm.ingest.options import find_files
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
+    # Copies go to a cache of its own; compiled kernels need not be compiled anew, which takes 15 s.
+    (tmp_path / "cache" / "ping-llm").mkdir(parents=True)
+    (tmp_path / "cache" / "ping-llm" / "kernels").symlink_to(cache_folder("kernels") or tmp_path / "kernels")
     for name, value in {
         "AWS_ACCESS_KEY_ID": "someone",
         "AWS_SECRET_ACCESS_KEY": "secret",

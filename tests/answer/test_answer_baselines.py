@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 import pytest
 from answer_oracle import address
+from short_training import short_training
 
 from ping_llm.answer.methods.base import Method
 from ping_llm.answer.methods.dmfsgd import Dmfsgd
@@ -116,7 +117,8 @@ def test_no_baseline_uses_a_result_of_the_test(plane):
     for name in BASELINES:
         if name in ("boosted", "vivaldi", "dmfsgd"):
             continue
-        method = make(name).fit(splits.train)
+        with short_training():
+            method = make(name).fit(splits.train)
         before = method.predict(first, History(splits.visible)).quantile([0.1, 0.5, 0.9])
         after = method.predict(first, History(changed)).quantile([0.1, 0.5, 0.9])
         np.testing.assert_array_equal(before, after, err_msg=name)

@@ -25,9 +25,11 @@ from ping_llm.answer.report import results
 from ping_llm.cli import app
 from ping_llm.cli import query as query_commands
 from ping_llm.errors import PingError, UsageError
+from ping_llm.spark_session import spark_session
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("ping-llm")
+CLUSTER = "local-cluster[2,1,2048]"
 
 
 def tree(folder):
@@ -148,18 +150,26 @@ def many_days(path, count=900, days=30):
     return write(path, columns)
 
 
+@pytest.fixture(scope="module")
+def session():
+    """One cluster for both jobs: its Java processes take 15 s to start. `ingest` starts its own."""
+    pytest.importorskip("pyspark", reason="the spark extra is not installed")
+    started, _ = spark_session("ping-llm tests", CLUSTER)
+    yield started
+    started.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17, and there is no java")
 @JOBS
-def test_spark_gives_the_same_bytes_also_when_a_worker_is_killed(kind, run, tmp_path, monkeypatch):
-    pytest.importorskip("pyspark", reason="the spark extra is not installed")
+def test_spark_gives_the_same_bytes_also_when_a_worker_is_killed(kind, session, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     job = kind(run, False, many_days(Path("pings.parquet")))
     summary = bulk.run(job, Path("one"))
     # After the first part that is complete.
     with a_worker_killed(lambda: list((tmp_path / "out").glob("date=*/part-0.parquet"))):
-        assert bulk.run_on_spark(job, Path("out"), "local-cluster[2,1,2048]") == summary
+        assert bulk.run_on_spark(job, Path("out"), CLUSTER) == summary
     assert tree(tmp_path / "out") == tree(tmp_path / "one")
 
 

@@ -3,14 +3,19 @@
 import json
 
 import pytest
+from short_training import trained_shortly
 
 from ping_llm.demo.run import DemoOptions, last_screen, run_demo
 
-SMALL = DemoOptions(measurements=4_000, probes=12, targets=8, days=3, minutes=0.1, questions=20)
+__all__ = ["trained_shortly"]
+
+SMALL = DemoOptions(
+    measurements=4_000, probes=12, targets=8, days=3, minutes=0.001, questions=20, address_questions=1
+)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, trained_shortly):
     run = tmp_path_factory.mktemp("demo") / "run"
     return run, run_demo(run, SMALL, print)
 

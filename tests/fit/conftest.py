@@ -2,10 +2,13 @@
 
 import pyarrow.csv as pa_csv
 import pytest
+from short_training import trained_shortly
 
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.write import simulate
+
+__all__ = ["trained_shortly"]
 
 
 @pytest.fixture(scope="session")

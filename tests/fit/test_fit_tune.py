@@ -24,11 +24,13 @@ from ping_llm.model.packaged import packaged
 
 query_commands.register(app)
 
+pytestmark = pytest.mark.usefixtures("trained_shortly")
+
 OPTIONS = FitOptions(minutes=0, stack_questions=8, queries=6, baselines=("by destination", "pair last"))
 
 
 @pytest.fixture(scope="module")
-def tuned(table, tmp_path_factory):
+def tuned(table, tmp_path_factory, trained_shortly):
     run = tmp_path_factory.mktemp("tuned") / "run"
     said = []
     result = fit([str(table)], run, OPTIONS, said.append)

@@ -286,6 +286,17 @@ def test_a_server_that_does_not_answer(tab, pair):
     tab.troubles = [one for one in tab.troubles if "ERR_INTERNET_DISCONNECTED" not in one]
 
 
+def test_examples_that_cannot_be_read_are_left_out(tab):
+    """The server may stop, or the network go, between the page's questions."""
+    tab.page.route("**/v1/ends?field=dst*", lambda route: route.abort())
+    with tab.page.expect_event("requestfailed"):
+        tab.go("ask")
+    tab.page.wait_for_load_state("networkidle")
+    expect(tab.page.locator(".view.ask .hint").first).to_be_visible()
+    expect(tab.page.locator(".examples")).to_have_count(0)
+    tab.troubles = [one for one in tab.troubles if "ERR_FAILED" not in one]
+
+
 def test_a_busy_server_is_asked_again(tab, pair):
     tab.meant = {503}
     refused = []

@@ -75,6 +75,8 @@ class DemoOptions:
     minutes: float = 3.0
     #: Questions of each test, and of each kind that decides the stack.
     questions: int = 300
+    #: Addresses of each end and IP version that are completed.
+    address_questions: int = 2
 
 
 def run_demo(run: Path, options: DemoOptions, say: Callable[[str], None]) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def run_demo(run: Path, options: DemoOptions, say: Callable[[str], None]) -> dic
         minutes=options.minutes,
         stack_questions=options.questions,
         queries=options.questions,
-        address_questions=2,
+        address_questions=options.address_questions,
         context_queries=20,
     )
     world_options = WorldOptions(

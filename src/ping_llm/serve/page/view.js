@@ -93,8 +93,8 @@ export async function examples(out, name, words, make) {
     const near = (await ends({ field: "dst", src: address, limit: 5 })).ends.map((one) => one.address);
     const { text, ...parameters } = make(address, near, found.known.last_time);
     return near.length ? h("li", null, h("a", { href: linkOf(name, parameters) }, text)) : null;
-  }));
-  if (!hint.isConnected) return; // something was asked in the meantime
+  })).catch(() => null); // examples are a help, never an error
+  if (!links || !hint.isConnected) return; // something was asked in the meantime
   const { sources, destinations, complete, first_time, last_time } = found.known;
   hint.after(h("h2", null, "For example"), h("ul", { class: "examples" }, links),
     h("p", { class: "hint" }, `The data have ${counted(sources, "source")} and ${counted(destinations, "destination")}${complete ? "" : " or more"}, ${clock(first_time)} to ${clock(last_time)}.`));
