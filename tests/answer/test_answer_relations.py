@@ -1,12 +1,16 @@
 """The method `relations`: what its network is shown, its two ways to compute, and what it may look at."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from relation_oracle import Oracle, address, pair_results
+from safetensors.numpy import load_file
 
 from ping_llm.answer import state
 from ping_llm.answer.methods import relation_network as network
@@ -24,8 +28,12 @@ from ping_llm.answer.methods.relation_kernels import (
     Shown,
 )
 from ping_llm.answer.methods.relations import Relations
+from ping_llm.measurements.addresses import is_ipv4
 from ping_llm.measurements.columns import NO_TIME, Columns
 from ping_llm.measurements.history import History
+from ping_llm.measurements.parquet import write_measurements
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "train_relations.py"
 
 
 def addresses(random, count, ipv6_share):
@@ -169,6 +177,36 @@ def test_training_learns_what_it_is_shown():
 
     network.train(network.initial(random), batches(), 300, tell=lambda number, of_step: bits.append(of_step))
     assert np.mean(bits[-20:]) < 0.5 * np.mean(bits[:20])
+
+
+def test_the_script_trains_what_the_method_reads(tmp_path):
+    """Its questions come from studies; the weights answer, and are others than it began with."""
+    pytest.importorskip("jax", reason="relations are trained by JAX, of the extra query")
+    for name in ("one", "other"):
+        data = some_data(len(name), 400)
+        data = data.take(is_ipv4(data.src) == is_ipv4(data.dst))
+        write_measurements(data, tmp_path / name / "measurements.parquet")
+    out = tmp_path / "relations.safetensors"
+    words = [
+        str(tmp_path / "one"),
+        str(tmp_path / "other"),
+        "--steps",
+        "3",
+        "--questions",
+        "400",
+        "--out",
+        str(out),
+    ]
+    done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "other:" in done.stdout
+    weights = load_file(out)
+    network.check(weights)
+    begun = network.initial(np.random.default_rng(0))
+    assert not any(np.array_equal(weights[name], begun[name]) for name in ("result", "said", "0 attend"))
+    data = some_data(1)
+    answers = Relations(weights).fit(data).predict(data.queries(), History(data))
+    assert np.isfinite(answers.quantile([0.05, 0.95])).all()
 
 
 @pytest.fixture(scope="module")
