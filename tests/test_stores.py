@@ -1,30 +1,24 @@
 """Object stores, against a stand-in for S3 that cuts connections and refuses requests."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from object_store import serving
+from store_trips import from_store_to_store, keep_copies_in, program
 
 from ping_llm import stores
 from ping_llm.errors import PingError, UsageError
-from ping_llm.files import cache_folder
 from ping_llm.ingest.options import find_files
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    # Copies go to a cache of its own; compiled kernels need not be compiled anew, which takes 15 s.
-    (tmp_path / "cache" / "ping-llm").mkdir(parents=True)
-    (tmp_path / "cache" / "ping-llm" / "kernels").symlink_to(cache_folder("kernels") or tmp_path / "kernels")
+    keep_copies_in(tmp_path / "cache", monkeypatch)
     for name, value in {
         "AWS_ACCESS_KEY_ID": "someone",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_REGION": "us-east-1",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
@@ -133,28 +127,11 @@ def test_keys_of_a_training(store):
     assert found[3] == words[3]  # MaxText reads it by itself
 
 
-def _run(*words):
-    program = str(Path(sys.executable).with_name("ping-llm"))
-    return subprocess.run([program, *words], capture_output=True, text=True, check=False)
-
-
-def test_from_store_to_store(store, tmp_path):
-    """Ingested from pings there to a table there, the last file first known when all others are."""
-    lines = ["src_addr,dst_addr,event_time,rtt"]
-    lines += [f"192.0.2.{n % 9},198.51.100.{n % 7},{1_600_000_000 + 60 * n},{10 + n}" for n in range(50)]
-    store.put("bucket/raw/pings.csv", "\n".join(lines).encode())
-    store.cut = 1
-    done = _run("ingest", "s3://bucket/raw", "--out", "s3://bucket/table", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["total"]["measurements"] == 50
-    names = store.names("bucket/table/")
-    assert any(name.endswith("part-0.parquet") for name in names)
-    built = _run("rows", "build", "s3://bucket/table", "--out", "s3://bucket/rows", "--json")
-    assert built.returncode == 0, built.stderr
-    assert json.loads(built.stdout)["measurements"] == 50
+def test_from_store_to_store(store):
+    """The last file is first known when all others are there."""
+    from_store_to_store(store, "s3://bucket")
     puts = [path.partition("?")[0] for method, path in store.requests if method == "PUT" and "/rows/" in path]
     assert puts[-1] == "/bucket/rows/manifest.json"
-    assert _run("rows", "verify", "s3://bucket/rows").returncode == 0
-    failed = _run("ingest", "s3://bucket/rows/manifest.json", "--out", "s3://bucket/never")
+    failed = program("ingest", "s3://bucket/rows/manifest.json", "--out", "s3://bucket/never")
     assert failed.returncode
     assert store.names("bucket/never") == []

@@ -1,6 +1,5 @@
 """gs:// places, against a stand-in for Google Cloud Storage that cuts connections and refuses requests."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from google_store import serving
+from store_trips import from_store_to_store, keep_copies_in, program
 
 #: In a process of its own (see google_store), with shorter pauses: what a place holds, or the error.
 FETCH = """
@@ -26,7 +26,7 @@ except PingError as error:
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    keep_copies_in(tmp_path / "cache", monkeypatch)
     with serving() as made:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", made.url)
         yield made
@@ -87,26 +87,10 @@ def test_a_store_that_refuses_for_a_while_and_one_that_does_not_stop(store):
     assert fetched("gs://bucket/key") == {"key": b"changed"}
 
 
-def _run(*words):
-    program = str(Path(sys.executable).with_name("ping-llm"))
-    return subprocess.run([program, *words], capture_output=True, text=True, check=False)
-
-
 def test_from_store_to_store(store):
-    """Ingested from pings there to a table there, the last file first known when all others are."""
-    lines = ["src_addr,dst_addr,event_time,rtt"]
-    lines += [f"192.0.2.{n % 9},198.51.100.{n % 7},{1_600_000_000 + 60 * n},{10 + n}" for n in range(50)]
-    store.put("bucket/raw/pings.csv", "\n".join(lines).encode())
-    store.cut = 1
-    done = _run("ingest", "gs://bucket/raw", "--out", "gs://bucket/table", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["total"]["measurements"] == 50
-    assert any(name.endswith("part-0.parquet") for name in store.names("bucket/table/"))
-    built = _run("rows", "build", "gs://bucket/table", "--out", "gs://bucket/rows", "--json")
-    assert built.returncode == 0, built.stderr
-    assert json.loads(built.stdout)["measurements"] == 50
+    """The last file is first known when all others are there."""
+    from_store_to_store(store, "gs://bucket")
     begun = [path for method, path in store.requests if method == "POST" and "name=rows" in path]
     assert begun[-1].endswith("name=rows%2Fmanifest.json")
-    assert _run("rows", "verify", "gs://bucket/rows").returncode == 0
-    again = _run("ingest", "gs://bucket/table", "--out", "gs://bucket/raw")
+    again = program("ingest", "gs://bucket/table", "--out", "gs://bucket/raw")
     assert "gs://bucket/raw has objects already" in again.stderr
