@@ -14,7 +14,7 @@ from ping_llm.answer import network, own_past, stacking, state
 from ping_llm.answer import weights as weights_of
 from ping_llm.answer.answering import SimpleModel
 from ping_llm.answer.distribution import RttDistributions
-from ping_llm.answer.grid import FLOOR_MS, GRID, blurred, capped, shifts
+from ping_llm.answer.grid import FLOOR_MS, GRID, _blurred_plainly, blurred, capped, shifts
 from ping_llm.answer.methods.boosted import Trees
 from ping_llm.answer.methods.registry import BASELINES, kept_classes, make
 from ping_llm.answer.questions import AMOUNTS, CELLS, NAMES, UNSEEN_NETWORK, Evidence, evidence
@@ -140,6 +140,7 @@ def test_a_blur_agrees_with_the_plain_mean_over_shifts():
     levels = _random_distributions(random, 4).on(GRID)
     spread = np.array([0.0, 0.05, 0.3, 0.75])
     found = blurred(levels, spread)
+    np.testing.assert_allclose(_blurred_plainly(GRID, levels, spread, shifts()), found, atol=1e-9)
     np.testing.assert_array_equal(found[0], levels[0])
     for row in range(1, 4):
         moved = (GRID[:, None] + FLOOR_MS) * np.exp(-spread[row] * shifts()) - FLOOR_MS

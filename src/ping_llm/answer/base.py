@@ -79,6 +79,10 @@ class BaseModel(Model):
     _stacks: dict[int, Stack]
 
     @staticmethod
+    def _check_installed() -> None:
+        import safetensors  # noqa: F401
+
+    @staticmethod
     def _engine(model: export.Exported) -> "Engine":
         return cast("Engine", _LateEngine(model))
 

@@ -93,6 +93,7 @@ class Model(RttModel, AddressQueries):
     @classmethod
     def _loaded(cls, source: str | Path) -> Self:
         """Everything but data."""
+        cls._check_installed()
         model = export.read(source)
         encoding = edge.encoding_of(model.tokens, model.origin)
         engine = cls._engine(model)
@@ -101,6 +102,11 @@ class Model(RttModel, AddressQueries):
         loaded.lost_to = edge.lost_to(model.stack)
         loaded.doubts = doubts(source)
         return loaded
+
+    @staticmethod
+    def _check_installed() -> None:
+        """Say what is not installed before what is wrong with a run."""
+        import ping_llm.model.engine  # noqa: F401
 
     @staticmethod
     def _engine(model: export.Exported) -> "Engine":

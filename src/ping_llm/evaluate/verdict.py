@@ -26,6 +26,7 @@ METHODS = {
     "neighbours": "similar sources",
     "boosted": "gradient boosting",
     "embeddings": "learned embeddings",
+    "relations": "related results",
     "pair trained": "the pair's median in training",
     "pair hour": "the pair's median at that hour",
     "pair median": "the pair's median",
