@@ -36,7 +36,7 @@ from ping_llm.answer.methods.known_pairs import (
     Entries,
     drawn,
     filled,
-    newest_of_each,
+    looked_back,
     of_most_ends,
     padded,
     spaced,
@@ -120,9 +120,6 @@ class Embeddings(Method):
         if self._weights is None:
             return
         network.check(self._weights, self._sources.table_rows, self._destinations.table_rows)
-        for ends in (self._sources, self._destinations):
-            if not ((ends.of_each >= 0) & (ends.of_each < ends.table_rows)).all():
-                raise ValueError("an end's prefix does not exist")
         sizes = (
             len(self._rows.start),
             len(self._columns.start),
@@ -247,14 +244,9 @@ class Embeddings(Method):
         if not len(new):
             return
         past = context.of_source(queries)
-        low, high = np.maximum(past.low, past.high - _LOOK_BACK)[new], past.high[new]
-        count = high - low
-        start = np.cumsum(count) - count
-        recent = past.columns.take(np.repeat(low - start, count) + np.arange(count.sum()))
+        recent, node, places = looked_back(past, new, self._destinations, destination[new], _LOOK_BACK, SHOWN)
         if not len(recent):
             return
-        node = np.where(recent.replied, self._destinations.find(recent.dst), -1)
-        places = newest_of_each(node, start, start + count, destination[new], SHOWN)
         at = np.maximum(places, 0)
         logs = np.log(np.maximum(recent.rtt, 0.0) + FLOOR_MS)[at]
         end[new], known[new] = np.maximum(node[at], 0), places >= 0

@@ -5,6 +5,7 @@ import numpy as np
 from ping_llm.answer.methods.embedding_network import LEVELS
 from ping_llm.compiled import kernel
 from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.history import Ranges
 from ping_llm.measurements.ids import Ids, prefixes_of
 
 #: Results of the source, and of the destination, that a question shows.
@@ -31,6 +32,12 @@ class Ends:
         some[finest.of_rows] = np.arange(len(packed))
         #: int32 [ends, LEVELS], in the order of the finest level's numbers.
         self.of_each = self.rows(packed[some])
+
+    def check(self) -> None:
+        """Refuse stored rows of prefixes that do not exist."""
+        rows, ends = self.of_each, len(self.levels[-1])
+        if rows.shape != (ends, LEVELS) or not ((rows >= 0) & (rows < self.table_rows)).all():
+            raise ValueError("an end's prefix does not exist")
 
     def __len__(self) -> int:
         return len(self.of_each)
@@ -143,6 +150,27 @@ def spaced(entries: Entries, end: np.ndarray) -> np.ndarray:
     place = np.arange(SHOWN)
     out: np.ndarray = np.where(count[:, None] > SHOWN, place * count[:, None] // SHOWN, place)
     return out
+
+
+def looked_back(
+    past: Ranges, rows: np.ndarray, destinations: Ends, excluded: np.ndarray, look_back: int, most: int
+) -> tuple[Columns, np.ndarray, np.ndarray]:
+    """The newest results of some queries' sources, and which of them to show: one of each known destination.
+
+    Args:
+      rows: which of the queries; `excluded`: int64, of each of them the destination that is not shown, or -1.
+      look_back: how many results back.
+
+    Returns:
+      the results; the number of each one's destination, -1 without a reply or where it is not known; and
+      int64 [rows, most], the places to show, as of `newest_of_each`.
+    """
+    low, high = np.maximum(past.low, past.high - look_back)[rows], past.high[rows]
+    count = high - low
+    start = np.cumsum(count) - count
+    recent = past.columns.take(np.repeat(low - start, count) + np.arange(count.sum()))
+    node = np.where(recent.replied, destinations.find(recent.dst), -1)
+    return recent, node, newest_of_each(node, start, start + count, excluded, most)
 
 
 @kernel

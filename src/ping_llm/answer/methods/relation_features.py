@@ -10,7 +10,6 @@ number depends on an address itself, so the network can be trained on other data
 import numpy as np
 
 from ping_llm.answer.methods.base import FLOOR_MS, medians
-from ping_llm.answer.methods.embedding_network import LEVELS
 from ping_llm.answer.methods.known_pairs import Ends
 from ping_llm.answer.methods.relation_kernels import (
     CLASSES,
@@ -53,12 +52,6 @@ class PairMatrix:
         for ends, number in ((self.sources, self.source), (self.destinations, self.destination)):
             if len(number) != len(self.value) or not ((number >= 0) & (number < len(ends))).all():
                 raise ValueError("the known pairs do not fit their ends")
-            rows = ends.of_each
-            if (
-                rows.shape != (len(ends.levels[-1]), LEVELS)
-                or not ((rows >= 0) & (rows < ends.table_rows)).all()
-            ):
-                raise ValueError("an end's prefix does not exist")
         self._index()
 
     def _index(self) -> None:

@@ -308,10 +308,11 @@ def _show_near(
 
 @kernel
 def _overall(
-    source: int, destination: int, row: bool, column: bool, cell: float, rows: Side, columns: Side
-) -> float:
-    """The mean of all pairs but the asked one, and but the hidden row and column."""
-    total, count = rows.total.sum(), len(rows.value)
+    total: float, source: int, destination: int, row: bool, column: bool, cell: float, rows: Side,
+    columns: Side,
+) -> float:  # fmt: skip
+    """The mean of all pairs, whose sum is `total`, but the asked one, and but the hidden row and column."""
+    count = len(rows.value)
     hidden = 0
     if source >= 0 and row:
         total -= rows.total[source]
@@ -335,7 +336,7 @@ def relate(
     own_row, whole_row = np.full(destinations, np.nan), np.full(destinations, np.nan)
     own_column, whole_column = np.full(sources, np.nan), np.full(sources, np.nan)
     scores, ends, stats = np.empty(COLUMN), np.empty((COLUMN, 2), np.int64), np.empty((COLUMN, 6))
-    near = np.empty(_NEAR_ENDS, np.int64)
+    near, everything = np.empty(_NEAR_ENDS, np.int64), rows.total.sum()
     for i in range(len(asked.source)):
         source, destination = asked.source[i], asked.destination[i]
         result, known, question = out.results[i], out.known[i], out.question[i]
@@ -345,7 +346,9 @@ def relate(
         _fill_whole(whole_row, rows, source)
         _fill_whole(whole_column, columns, destination)
         cell = whole_row[destination] if destination >= 0 else np.nan
-        overall = _overall(source, destination, row.hidden[i], column.hidden[i], cell, rows, columns)
+        overall = _overall(
+            everything, source, destination, row.hidden[i], column.hidden[i], cell, rows, columns
+        )
         column_effect = _show_side(
             0, result, known, column, columns, i, own_column, whole_column, own_row, rows, from_prefix,
             source, overall, scores, ends, stats, near,

@@ -18,7 +18,7 @@ from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID
 from ping_llm.answer.methods import relation_network as network
 from ping_llm.answer.methods.base import FLOOR_MS, FailureRates, Method, marginal
-from ping_llm.answer.methods.known_pairs import newest_of_each
+from ping_llm.answer.methods.known_pairs import looked_back
 from ping_llm.answer.methods.relation_features import PairMatrix, features, of_matrix
 from ping_llm.answer.methods.relation_kernels import Features, Question, Shown
 from ping_llm.answer.methods.relation_network import Weights
@@ -47,8 +47,7 @@ class Relations(Method):
     def fit(self, train: Columns) -> Self:
         self._matrix = PairMatrix(train.take(train.replied))
         self._failures = FailureRates(train)
-        wide = marginal(train)
-        self._background = np.interp(GRID, wide.values[0], np.broadcast_to(wide.levels, wide.values.shape)[0])
+        self._background = marginal(train).on(GRID)[0]
         return self
 
     def predict(self, queries: Queries, context: History) -> RttDistributions:
@@ -81,20 +80,15 @@ class Relations(Method):
         """The rows, with the newest results of sources that are not known, one of each destination."""
         new = np.flatnonzero(source < 0)
         past = context.of_source(queries)
-        low, high = np.maximum(past.low, past.high - _LOOK_BACK)[new], past.high[new]
-        count = high - low
-        start = np.cumsum(count) - count
-        recent = past.columns.take(np.repeat(low - start, count) + np.arange(count.sum()))
-        node = np.where(recent.replied, self._matrix.destinations.find(recent.dst), -1)
         nobody = np.full(len(new), -1, np.int64)
-        places = newest_of_each(node.astype(np.int64), start, start + count, nobody, _MOST)
+        recent, node, places = looked_back(past, new, self._matrix.destinations, nobody, _LOOK_BACK, _MOST)
         of_each = (places >= 0).sum(axis=1)
         ends = np.cumsum(of_each)
         chosen = places[places >= 0]
         out_low, out_high, own = known.low.copy(), known.high.copy(), known.own.copy()
         out_low[new], out_high[new], own[new] = ends - of_each, ends, True
         value = np.log(np.maximum(recent.rtt[chosen], 0.0) + FLOOR_MS)
-        return Shown(out_low, out_high, own, node[chosen].astype(np.int64), value, known.hidden)
+        return Shown(out_low, out_high, own, node[chosen], value, known.hidden)
 
 
 @cache
