@@ -12,6 +12,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ping_llm"
 
 DATA_ROOMS = ("measurements", "ingest", "splits", "rows", "tokens", "contexts")
+#: Files below this many lines that only one other file of their room imports belong to that one.
+SHORT = 60
+#: The reasons of those that stay.
+ALONE = {
+    "fit/tune.py": "its importer has all steps of a fit in 400 lines, and this is another noun",
+    "serve/protocol.py": "it imports uvicorn, which its importer does without until it listens",
+}
 #: Importing Grain imports JAX where that is installed; only its worker processes are made there.
 GRAIN = "ping_llm.contexts.grain_pipeline"
 
@@ -99,3 +106,26 @@ def test_data_rooms_do_not_load_jax():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_a_short_file_has_more_than_one_importer():
+    """A room's `__init__.py` is its face, and counts as everybody."""
+    importers: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for module, _ in imported(path):
+            parts = module.split(".")
+            for end in (len(parts), len(parts) - 1):  # a name of a module, or a module
+                file = PACKAGE.parent.joinpath(*parts[:end]).with_suffix(".py")
+                if file.is_file():
+                    importers.setdefault(file.relative_to(PACKAGE).as_posix(), set()).add(
+                        path.relative_to(PACKAGE).as_posix()
+                    )
+    alone = {
+        file
+        for file, others in importers.items()
+        if len(others) == 1
+        and (other := Path(*others)).parent == Path(file).parent
+        and other.name != "__init__.py"
+        and len((PACKAGE / file).read_text(encoding="utf-8").splitlines()) < SHORT
+    }
+    assert alone == set(ALONE)
