@@ -292,7 +292,8 @@ def fit(
         enough.
       config: training config; by default chosen by data and machine.
       traceroutes: `off`, `last` or `hops`, as for `read`.
-      start: run to begin with the weights of.
+      start: run or export to begin with the weights of, or `base`, or `none` for random ones; by default
+        `base`, where no config is given and there is no GPU.
       final: spend the last quarter of the minutes on all the data, after the report.
       queries: questions of each test of the report.
       baselines: simple methods to mix and compare with; by default all.

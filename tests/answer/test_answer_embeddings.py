@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from answer_oracle import address
+from answer_oracle import address, ends_on_a_circle
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,24 +13,13 @@ from ping_llm.answer.methods.known_pairs import Ends, newest_of_each
 from ping_llm.answer.methods.registry import kept_classes, make
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
-from ping_llm.splits.holdout import SplitOptions, split
 
 jax = pytest.importorskip("jax", reason="embeddings are trained by JAX, of the extra query")
 
 
 @pytest.fixture(scope="module")
 def splits():
-    """Ends on a circle of 200 ms; each source measures half of the destinations, in two networks of IPv4."""
-    random = np.random.default_rng(0)
-    places = random.random(150) * 200
-    pairs = np.array([(s, d) for s in range(100) for d in range(100, 150) if random.random() < 0.5])
-    pairs = np.repeat(pairs, 3, axis=0)
-    off = np.abs(places[pairs[:, 0]] - places[pairs[:, 1]])
-    rtt = 5 + np.minimum(off, 200 - off) + random.exponential(1.0, len(pairs))
-    rtt[random.random(len(pairs)) < 0.05] = -1.0
-    time = random.permutation(len(pairs)) * 1_000_000
-    data = Columns(time, address(pairs[:, 0]), address(pairs[:, 1]), rtt).sorted_by_time()
-    return split(data, SplitOptions(sources=0.15))
+    return ends_on_a_circle()
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def test_a_tuned_model_answers_from_its_own_data(tuned, table):
 def test_the_recipe_was_moved_and_says_so(tuned):
     run, _, _ = tuned
     ours, theirs = Recipe.load(run), Recipe.load(packaged())
-    assert ours.components == (*theirs.components, "embeddings")
+    assert ours.components == (*theirs.components, "relations tuned")
     assert not np.allclose(ours.many.weights[:, :-1], theirs.many.weights)
     np.testing.assert_array_equal(ours.few.weights[:, :-1], theirs.few.weights)
     assert not ours.few.weights[:, -1].any()

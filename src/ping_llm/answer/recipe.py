@@ -24,6 +24,7 @@ from ping_llm.answer.methods.registry import make, usable
 from ping_llm.answer.methods.relation_network import Weights
 from ping_llm.answer.methods.relation_network import check as check_relations
 from ping_llm.answer.methods.relations import RELATED, Relations
+from ping_llm.answer.methods.relations_tuned import TUNED, RelationsTuned
 from ping_llm.answer.questions import AMOUNTS, CELLS, KINDS, NAMES
 from ping_llm.answer.stack import Stack
 from ping_llm.answer.stacking import Part, ask, parts_of, recalibration, single_numbers
@@ -65,10 +66,9 @@ _LEAST_WEIGHT = 0.01
 #: 4.33, 4.27, 4.23; of more 4.49, 4.45, 4.50.
 FEW = 1000
 
-#: What tuning adds to the components. It learns for half a minute, so `base`, which begins in seconds, does
-#: without. It starts from this share of the questions that it is good at.
-LEARNED, _LEARNED_SHARE = "embeddings", 0.3
-_LEARNED_KINDS = (Novelty.NEW_PAIR, Novelty.NEW_SOURCE, Novelty.NEW_DESTINATION)
+#: What tuning adds to the components. It learns for a minute, so `base`, which begins in seconds, does
+#: without. It begins with this share of the weight of what it is better than.
+LEARNED, _LEARNED_SHARE = TUNED, 0.7
 
 #: The weights of a recipe count as so many held-out ends of the data that it is tuned to.
 USUAL_ENDS = 10.0
@@ -180,23 +180,26 @@ class Recipe:
         Args:
           asked: divisions of the data: what the methods learn from, and questions about the rest.
         """
-        start = self._with_learned() if LEARNED in usable() else self
+        can_learn = LEARNED in usable() and RELATED in self.components
+        start = self._with_learned() if can_learn else self
         known = [(learned, parts, self.relations) for learned, parts in asked]
         many, figures = _fit_mixture(model, start.errors, start.components, known, start.many)
         return replace(start, many=many, about=self.about | {"held_out": figures})
 
     def _with_learned(self) -> "Recipe":
-        """With `embeddings` as the last component: with many measurements a share, with few none."""
+        """With the network trained on as the last component: it takes a share of what the network has."""
         if LEARNED in self.components:
             return self
-        share = np.repeat(np.isin(np.arange(KINDS), _LEARNED_KINDS), AMOUNTS)[:, None] * _LEARNED_SHARE
-        weights = np.concatenate([self.many.weights * (1 - share), share], axis=1)
-        few = np.concatenate([self.few.weights, np.zeros((CELLS, 1))], axis=1)
+        related = self.components.index(RELATED)
+
+        def shared(mixture: Mixture) -> Mixture:
+            weights = np.concatenate([mixture.weights, np.zeros((CELLS, 1))], axis=1)
+            weights[:, -1] = _LEARNED_SHARE * weights[:, related]
+            weights[:, related] -= weights[:, -1]
+            return replace(mixture, weights=weights)
+
         return replace(
-            self,
-            components=(*self.components, LEARNED),
-            many=replace(self.many, weights=weights),
-            few=replace(self.few, weights=few),
+            self, components=(*self.components, LEARNED), many=shared(self.many), few=shared(self.few)
         )
 
     @property
@@ -279,8 +282,8 @@ def _made(name: str, model: "Model | None", errors: dict[str, Errors], relations
     if name == NAME:
         assert model is not None
         return Pretrained(model)
-    if name == RELATED:
-        return Relations(relations)
+    if name in (RELATED, TUNED):
+        return (Relations if name == RELATED else RelationsTuned)(relations)
     method = make(name)
     if isinstance(method, PointMethod):
         method.elsewhere = errors.get(name)

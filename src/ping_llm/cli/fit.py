@@ -29,7 +29,11 @@ def fit(
         "off", "--traceroutes", help="Use of traceroutes: off, last (their destinations) or hops."
     ),
     start: Path | None = typer.Option(
-        None, "--from", help="Run or export whose weights to start from, or base."
+        None,
+        "--from",
+        help="Run or export whose weights to start from, base, or none for random ones.  [default: base, "
+        "where no config is given and there is no GPU]",
+        show_default=False,
     ),
     final: bool = typer.Option(
         False, "--final", help="Train on all data for the last quarter of the minutes, after the report."

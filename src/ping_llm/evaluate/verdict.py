@@ -27,6 +27,7 @@ METHODS = {
     "boosted": "gradient boosting",
     "embeddings": "learned embeddings",
     "relations": "related results",
+    "relations tuned": "related results, tuned",
     "pair trained": "the pair's median in training",
     "pair hour": "the pair's median at that hour",
     "pair median": "the pair's median",

@@ -16,6 +16,7 @@ from ping_llm.answer.methods.pair_history import PairHistory
 from ping_llm.answer.methods.prefixes import Prefixes
 from ping_llm.answer.methods.relation_features import PairMatrix
 from ping_llm.answer.methods.relations import Relations
+from ping_llm.answer.methods.relations_tuned import RelationsTuned
 from ping_llm.answer.methods.vivaldi import Vivaldi
 from ping_llm.errors import UsageError
 from ping_llm.measurements.ids import Ids
@@ -33,6 +34,7 @@ BASELINES: dict[str, Callable[[], Method]] = {
     "boosted": Boosted,
     "embeddings": Embeddings,
     "relations": Relations,
+    "relations tuned": RelationsTuned,
     "pair trained": partial(PairHistory, "trained"),
     "pair hour": partial(PairHistory, "hour"),
     "pair median": partial(PairHistory, "median"),
@@ -46,6 +48,7 @@ FITTED_BY = {
     "boosted": ("sklearn", "evaluate"),
     "embeddings": ("jax", "query"),
     "relations": ("safetensors", "query"),
+    "relations tuned": ("jax", "query"),
 }
 
 
@@ -72,6 +75,6 @@ def kept_classes() -> list[type]:
     """The classes that a fitted method is made of, for `answer.state`."""
     return [
         Global, BySource, ByDestination, Prefixes, Vivaldi, Dmfsgd, Neighbours, Boosted, Embeddings,
-        Relations, PairMatrix, PairHistory, Trees, Ends, Entries, FailureRates, Medians, Novelty, Ids,
-        RttDistributions,
+        Relations, RelationsTuned, PairMatrix, PairHistory, Trees, Ends, Entries, FailureRates, Medians,
+        Novelty, Ids, RttDistributions,
     ]  # fmt: skip
