@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate.scores import Scores
 from ping_llm.fit.held_out import held_out
 from ping_llm.fit.options import FitOptions
-from ping_llm.fit.run import check_amount, choose_config, fit
+from ping_llm.fit.run import RANDOM, check_amount, choose_config, first_weights, fit
 from ping_llm.fit.screen import summary_text
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids, pairs_of
@@ -233,6 +234,15 @@ def test_a_config_is_picked_for_the_budget():
     assert name == "menog"
     assert any(word.startswith("warmup_steps_fraction=0.001") for word in overrides)
     assert choose_config(FitOptions(config="tiny"), 10_000) == ("tiny", [])
+
+
+def test_a_fit_begins_with_the_packaged_network_where_it_fits(tmp_path):
+    automatic, chosen = FitOptions(), FitOptions(config="tiny")
+    assert first_weights(None, automatic, "menog") == Path("base")
+    assert first_weights(None, automatic, "20m") is None  # another shape
+    assert first_weights(None, chosen, "tiny") is None
+    assert first_weights(RANDOM, automatic, "menog") is None
+    assert first_weights(tmp_path, chosen, "tiny") == tmp_path
 
 
 @pytest.mark.parametrize(("queries", "addresses"), [("20", 0), ("500", 10), ("0", 10)])
