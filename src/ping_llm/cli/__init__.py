@@ -15,12 +15,14 @@ from pathlib import Path
 
 import typer
 
+from ping_llm.cli.listing import Program
 from ping_llm.errors import PingError, UsageError
 from ping_llm.extras import missing
 from ping_llm.paths import printable
 
 app = typer.Typer(
     name="ping-llm",
+    cls=Program,
     help="Learn the joint distribution of Internet latency measurements, and ask it questions.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

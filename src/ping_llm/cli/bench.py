@@ -4,8 +4,11 @@ from pathlib import Path
 
 import typer
 
+from ping_llm.cli.listing import Listing
+
 bench = typer.Typer(
-    help="Measure speed, compared with an upper limit and the usual approach in the same run.",
+    cls=Listing,
+    help="Measure speed, compared with its limit in the same run.",
     no_args_is_help=True,
 )
 

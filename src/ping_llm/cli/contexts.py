@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ping_llm.cli.listing import Listing
+
 if TYPE_CHECKING:
     from ping_llm.contexts.batches import Batches
 
 
 def register_tokens(app: typer.Typer) -> None:
-    tokens = typer.Typer(help="Show measurements as tokens.", no_args_is_help=True)
+    tokens = typer.Typer(cls=Listing, help="Show measurements as tokens.", no_args_is_help=True)
     app.add_typer(tokens, name="tokens")
 
     @tokens.command()
@@ -87,7 +89,7 @@ _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def register_batches(app: typer.Typer) -> None:
-    batches = typer.Typer(help="Inspect packed batches.", no_args_is_help=True)
+    batches = typer.Typer(cls=Listing, help="Inspect packed batches.", no_args_is_help=True)
     app.add_typer(batches, name="batches")
 
     @batches.command()
@@ -278,7 +280,7 @@ def register_pretokenize(app: typer.Typer) -> None:
         ),
         as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     ) -> None:
-        """Write contexts as tokens, one per record, for comparison with making them during training."""
+        """Write contexts as tokens in advance, to compare loaders."""
         from ping_llm.contexts.batches import Batches
         from ping_llm.contexts.pretokenized import pretokenize as write
         from ping_llm.tables import print_json, table

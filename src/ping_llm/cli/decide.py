@@ -56,7 +56,9 @@ def rank(
     as_json: bool = query.JSON,
     png: Path | None = query.PNG,
 ) -> None:
-    """Rank destinations for a source: which is fastest, how sure that is, what a wrong choice costs."""
+    """Rank destinations for a source: which is the fastest.
+
+    With the probability of each to be the fastest, and the cost of a wrong choice."""
     from ping_llm.answer import pictures
     from ping_llm.tables import print_json
 
@@ -128,7 +130,9 @@ def explain(
     as_json: bool = query.JSON,
     png: Path | None = query.PNG,
 ) -> None:
-    """Explain an answer: what it would be without each measurement it rests on."""
+    """Explain an answer by the measurements that it rests on.
+
+    Shows what the answer would be without each of them."""
     from ping_llm.answer import pictures
     from ping_llm.answer.context import Question
     from ping_llm.tables import print_json
@@ -191,7 +195,9 @@ def matrix(
     png: Path | None = typer.Option(None, "--png", help="Heat map of the medians: .png, .svg or .pdf."),
     as_json: bool = query.JSON,
 ) -> None:
-    """Write the latency matrix of sources and destinations: medians, quantiles and loss."""
+    """Write the latency matrix of sources and destinations.
+
+    Medians, quantiles and loss of every pair."""
     from ping_llm.answer import matrix as matrices
     from ping_llm.answer import pictures
     from ping_llm.tables import print_json
@@ -269,7 +275,9 @@ def plan(
     as_json: bool = query.JSON,
     png: Path | None = query.PNG,
 ) -> None:
-    """Choose the measurements that would make questions most certain, the most useful first."""
+    """Choose the measurements that would tell most.
+
+    Lists those that would make the answers to your questions most certain, best first."""
     from ping_llm.answer import pictures
     from ping_llm.answer.files import read_questions
     from ping_llm.tables import print_json

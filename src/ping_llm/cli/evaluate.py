@@ -6,7 +6,7 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
-    @app.command(help="Evaluate a run and every simple method on held-out measurements.")
+    @app.command(help="Evaluate a run and simple methods on held-out data.")
     def evaluate(
         run: Path | None = typer.Argument(None, help="Run or export.  [default: simple methods only]"),
         data: Path = typer.Option(

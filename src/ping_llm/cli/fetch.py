@@ -6,7 +6,10 @@ from typing import Any
 
 import typer
 
+from ping_llm.cli.listing import Listing
+
 fetch = typer.Typer(
+    cls=Listing,
     help="Download results, dumps and probes of RIPE Atlas. An interrupted download resumes.",
     no_args_is_help=True,
 )

@@ -48,7 +48,9 @@ def fit(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
 ) -> None:
-    """Ingest, split, train, calibrate and evaluate: a run that answers queries, with a report.
+    """Ingest, split, train, calibrate and evaluate in one command.
+
+    Makes a run that answers queries, and its report.
 
     An interrupted fit resumes with the same command. DATA must have at least 300 measurements.
     """
@@ -92,7 +94,9 @@ def calibrate(
     queries: int = typer.Option(800, min=1, help="Held-out questions per kind."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Fit the stack of RUN on data that were held out of its training. `fit` does this already."""
+    """Fit the stack of a run on data held out of its training.
+
+    For runs of `train`; `fit` does this already."""
     from ping_llm.fit.calibrate import calibrate as run_calibrate
     from ping_llm.fit.screen import stack_text
     from ping_llm.splits.holdout import SplitOptions

@@ -56,7 +56,9 @@ def register(app: typer.Typer) -> None:
         tasks: int = typer.Option(1, help="Number of tasks that share the step read."),
         as_json: bool = typer.Option(False, "--json", help="Print the summary (ingest.json) as JSON."),
     ) -> None:
-        """Read RIPE Atlas results or tables into one validated table, and count every result."""
+        """Read RIPE Atlas results or tables into one validated table.
+
+        Every result is counted: as a measurement, a duplicate, or a reject with its reason."""
         from collections import Counter
 
         from ping_llm.errors import UsageError
@@ -126,7 +128,7 @@ def register(app: typer.Typer) -> None:
         count: int = typer.Option(10, "-n", min=0, help="Number of rejects to print."),
         as_json: bool = typer.Option(False, "--json", help="Print JSON: one object per reject, all of them."),
     ) -> None:
-        """List what `ingest` rejected: how many for each reason, and the first of them."""
+        """List what `ingest` rejected, by reason, with examples."""
         from ping_llm.ingest.accounting import read_rejects
         from ping_llm.paths import printable
         from ping_llm.tables import print_json, table

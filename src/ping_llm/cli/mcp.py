@@ -30,7 +30,9 @@ def mcp(
         True, "--resolve-hosts/--no-resolve-hosts", help="Whether host names are resolved, by this machine."
     ),
 ) -> None:
-    """Serve the tools rtt, rank and anomalies over standard input and output (Model Context Protocol)."""
+    """Serve tools for assistants (Model Context Protocol).
+
+    The tools are rtt, rank and anomalies, over standard input and output."""
     from ping_llm.errors import UsageError
     from ping_llm.extras import need
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ping_llm.cli.listing import Listing
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import PICTURES, write_bytes
 
@@ -91,7 +92,7 @@ def register(app: typer.Typer) -> None:
     from ping_llm.cli.rtt import rtt
     from ping_llm.cli.score import score
 
-    query = typer.Typer(help="Query a trained model.", no_args_is_help=True)
+    query = typer.Typer(cls=Listing, help="Ask a model: RTTs, completions, searches by RTT, scores.", no_args_is_help=True)
     app.add_typer(query, name="query")
     for command in (rtt, complete, inverse, score, generate):
         query.command(command.__name__)(picture_last(command))

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import typer
 
+from ping_llm.cli.listing import Listing
 from ping_llm.tables import print_json, table
 
 
 def register(app: typer.Typer) -> None:
-    rows = typer.Typer(help="Group measurements by source into probe rows.", no_args_is_help=True)
+    rows = typer.Typer(
+        cls=Listing, help="Group measurements by source, into probe rows.", no_args_is_help=True
+    )
     app.add_typer(rows, name="rows")
     rows.command()(build)
     rows.command()(inspect)

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
         start: str | None = typer.Option(None, help="First day, as YYYY-MM-DD. [default: 2024-01-01]"),
         as_json: bool = typer.Option(False, "--json", help="Print the options and the time taken as JSON."),
     ) -> None:
-        """Write measurements of a synthetic Internet whose true distribution is known.
+        """Write measurements of a simulated Internet with known truth.
 
         Run again after an interruption, it keeps the days that are whole.
         """

@@ -53,7 +53,9 @@ def register(app: typer.Typer) -> None:
         threads: int = typer.Option(2, min=1, help="Threads DuckDB may use."),
         as_json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
     ) -> None:
-        """Split measurements into parts to train and to test on, without leakage, and prove it."""
+        """Split measurements for training and tests, without leakage.
+
+        The parts are checked for leaks after they are written."""
         sharded = {"--fractions": fractions, "--shards": shards, "--stratify": stratify, "--gap": gap}
         held_out = {
             "--time": time,

@@ -13,7 +13,9 @@ def register_doctor(app: typer.Typer) -> None:
         run: Path | None = typer.Argument(None, help="Run to examine instead of the machine."),
         as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     ) -> None:
-        """Report what this machine has, what each part is needed for, and how to install the rest."""
+        """Report what this machine has, and what is missing.
+
+        Says what each part is needed for, and how to install it."""
         from ping_llm.doctor import examine
         from ping_llm.tables import print_json, table
 
@@ -54,7 +56,9 @@ def register_describe(app: typer.Typer) -> None:
             None, help="Folder for data that do not fit into memory.  [default: the system's]"
         ),
     ) -> None:
-        """Summarise measurements: time span, sources, RTT percentiles, failures, gaps, coverage per day."""
+        """Summarise measurements: sources, RTTs, failures, coverage.
+
+        Also the time span, RTT percentiles, gaps, and the coverage per day."""
         from ping_llm.describe import describe as run
         from ping_llm.files import write_text
         from ping_llm.tables import print_json
@@ -112,7 +116,7 @@ def register_demo(app: typer.Typer) -> None:
         ),
         as_json: bool = typer.Option(False, "--json", help="Print summary.json instead of text."),
     ) -> None:
-        """Simulate an Internet, fit a model to it, and compare its answers with the known truth."""
+        """Fit a model to a simulated Internet; compare with the truth."""
         from dataclasses import replace
 
         from ping_llm.demo.run import DemoOptions, last_screen, run_demo

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ping_llm.cli.listing import Listing
 from ping_llm.errors import PingError, UsageError
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _text(value: object) -> str:
 
 
 def register_runs(app: typer.Typer) -> None:
-    runs = typer.Typer(help="List runs, follow them, and plot their learning curves.")
+    runs = typer.Typer(cls=Listing, help="List runs, follow them, and plot their learning curves.")
     app.add_typer(runs, name="runs")
 
     @runs.callback(invoke_without_command=True)
@@ -240,7 +241,9 @@ def export(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Export a model as safetensors with a model card, as ONNX, or for small devices."""
+    """Export a model as safetensors, ONNX, or for small devices.
+
+    With safetensors comes a model card."""
     from ping_llm.tables import print_json, table
 
     if to not in ("hf", "onnx", "edge"):

@@ -57,7 +57,9 @@ def watch(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON lines: results and events."),
 ) -> None:
-    """Watch a stream of results: alarms on changes, at a stated rate of false alarms.
+    """Raise alarms on changes in a stream of results.
+
+    The rate of false alarms is yours to state.
 
     Stop it with Ctrl-C; the same command goes on where it stopped, also after a kill.
     """
