@@ -23,8 +23,15 @@ def program() -> str:
 
 def test_every_command_is_in_one_section():
     """In a process of its own: registering commands is what the program does once."""
-    listed = "import ping_llm.cli as c, sys, typer; c.app.command('new')(print); sys.argv[1:] = ['--version']\n"
-    listed += "try: c.main()\nexcept SystemExit: pass\nprint(*typer.main.get_command(c.app).commands)"
+    listed = """
+import sys, typer, ping_llm.cli as cli
+cli.app.command("new")(print)
+sys.argv[1:] = ["--version"]
+try:
+    cli.main()
+except SystemExit:
+    print(*typer.main.get_command(cli.app).commands)
+"""
     done = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True)
     commands = done.stdout.splitlines()[-1].split()
     assert sorted(commands) == sorted(["new", *(name for names in SECTIONS.values() for name in names)])

@@ -6,7 +6,7 @@ import numpy as np
 
 from ping_llm.answer import network
 from ping_llm.answer.model import Model
-from ping_llm.answer.network import Asking, ways
+from ping_llm.answer.network import KEYS, Asking, ways
 from ping_llm.answer.questions import UNSEEN_NETWORK, evidence
 from ping_llm.measurements.addresses import pack_one
 from ping_llm.measurements.columns import Columns
@@ -57,6 +57,30 @@ def test_a_source_unlike_any_trained_one_is_not_named():
     for several in ways(asked, History(data), asking, Novelty.of(data)):  # a known one in both ways
         assert [str(question.src) for question in several] == ["10.20.30.40", "0.0.0.0/8"]
     assert network.asking_of(_model()) == Asking()  # a run that was not trained on such contexts
+
+
+def test_a_run_that_knows_only_pseudonyms_is_asked_by_pseudonyms():
+    data = _columns()
+    asked, history = data.take(np.array([2, 3])).queries(), History(data)
+    assert network.asking_of(_model(scramble_probability=0.9)).keys == 0
+    asking = network.asking_of(_model(scramble_probability=1.0))
+    assert asking.keys == KEYS > 1
+    for trained in (None, Novelty.of(data), Novelty.of(data.take(slice(0, 1)))):
+        several = ways(asked, history, asking, trained)
+        plain = [question for (question,) in ways(asked, history, Asking(), None)]
+        for index, prompts in enumerate(several):
+            keys = [int(key[index]) for key in network.keys_of(asked, KEYS)]
+            assert [_stated(question) for question in prompts] == [
+                _stated(plain[index].scrambled(key)) for key in keys
+            ]
+            assert len({str(question.dst) for question in (plain[index], *prompts)}) == 1 + KEYS
+        # Nothing depends on what else is asked.
+        alone = ways(asked.take(slice(1, 2)), history, asking, trained)
+        assert [_stated(question) for question in alone[0]] == [_stated(question) for question in several[1]]
+
+
+def _stated(question) -> tuple:
+    return str(question.src), str(question.dst), question.context.dst.tolist(), question.context.rtt.tolist()
 
 
 def test_what_an_unseen_network_is():

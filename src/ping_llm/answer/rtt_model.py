@@ -85,6 +85,11 @@ class RttModel:
         """Whether it was trained on contexts that do not name their source."""
         return float(self.tokens.get("context", {}).get("unnamed_source_probability", 0.0)) > 0
 
+    @property
+    def knows_only_pseudonyms(self) -> bool:
+        """Whether each context that it was trained on had pseudonyms in place of all addresses."""
+        return float(self.tokens.get("context", {}).get("scramble_probability", 0.0)) >= 1
+
     def stacks(self, time: np.ndarray) -> Iterator[tuple[np.ndarray, Stack]]:
         """The stack for questions of these times (int64 [n]): which of them, and theirs."""
         if self.stack is not None:

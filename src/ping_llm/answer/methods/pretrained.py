@@ -20,20 +20,16 @@ from ping_llm.answer.crossed import (
 from ping_llm.answer.distribution import RttDistributions
 from ping_llm.answer.grid import GRID, capped
 from ping_llm.answer.methods.base import Method
-from ping_llm.answer.network import LOOK_BACK, averaged, end
+from ping_llm.answer.network import KEYS, LOOK_BACK, averaged, end, keys_of
 from ping_llm.answer.past import pair_last, relevance
 from ping_llm.answer.prompts import Prompt
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History
-from ping_llm.measurements.ids import hashed
 from ping_llm.model.packaged import NAME
 
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
-
-#: Pseudonyms are random: so many keys are asked and their answers averaged.
-KEYS = 2
 
 #: Measurements of the context of a pair that was measured before.
 _TIMED_SIZE = 30
@@ -84,12 +80,8 @@ class Pretrained(Method):
                 timed[index] = Question(src, dst, asked_at, pair_last(shown, dst))
             else:
                 crossed[index] = self._question(src, dst, queries, index, known, room)
-        keys = [
-            hashed(np.concatenate([queries.src, queries.dst], axis=1), number + 1)
-            for number in range(self._keys)
-        ]
         out = []
-        for of_key in keys:
+        for of_key in keys_of(queries, self._keys):
             made: dict[int, Prompt] = {}
             scrambled = [question.scrambled(int(of_key[index])) for index, question in timed.items()]
             made.update(zip(timed, model.prompts(scrambled), strict=True))
