@@ -1,6 +1,7 @@
 """What our part of training costs: step time against MaxText alone, waiting for data, and the launch.
 
-Both trainings are of the same model with the same batch; ours reads probe rows and records, MaxText's repeats
+The step is also compared with its limit: the time that its FLOPs take as one large matrix product. Both
+trainings are of the same model with the same batch; ours reads probe rows and records, MaxText's repeats
 one synthetic batch. They take turns in one process, because a busy machine changes faster than a run ends,
 and the median of each is compared.
 """
@@ -41,6 +42,9 @@ class TrainBench:
 
 def measure(bench: TrainBench) -> dict[str, Any]:
     """Run the benchmark; everything it writes is removed afterwards."""
+    from ping_llm.train.estimate import plan
+    from ping_llm.train.hardware import matrix_flops
+
     with (
         tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as name,
         Progress("bench train", 2 * bench.turns + 2, "trainings") as progress,
@@ -53,6 +57,7 @@ def measure(bench: TrainBench) -> dict[str, Any]:
             progress.advance()
         ours: list[float] = []
         theirs: list[float] = []
+        peak = 0.0
         waited = total = 0.0
         for turn in range(bench.turns):
             seconds, wait = _our_steps(bench, rows, folder / f"ours{turn}")
@@ -61,11 +66,17 @@ def measure(bench: TrainBench) -> dict[str, Any]:
             progress.advance()
             theirs += _their_steps(bench, folder / f"theirs{turn}")
             progress.advance()
+            peak = max(peak, matrix_flops())  # of all turns: on a busy machine, one may be slow
     step, alone = statistics.median(ours), statistics.median(theirs)
+    size = plan(bench.config, bench.words)
     return {
         "config": bench.config,
         "steps": len(ours),
         "step_ms": 1000 * step,
+        "tokens_per_s": size["tokens_per_step"] / step,
+        "gflop_per_step": size["flops_per_step"] / 1e9,
+        "matrix_product_gflops": peak / 1e9,
+        "fraction_of_matrix_product": size["flops_per_step"] / step / peak,
         "maxtext_step_ms": 1000 * alone,
         "step_time_ratio": step / alone,
         "data_wait_fraction": waited / total,

@@ -99,7 +99,7 @@ def train(
     turns: int = typer.Option(3, help="Turns per side."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Measure step time compared with MaxText alone, time spent waiting for data, and launch time."""
+    """Measure the step time, compared with MaxText alone and with a matrix product; waiting; launch."""
     from ping_llm.bench.train import TrainBench, measure
     from ping_llm.tables import print_json, table
 

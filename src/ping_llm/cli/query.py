@@ -92,7 +92,9 @@ def register(app: typer.Typer) -> None:
     from ping_llm.cli.rtt import rtt
     from ping_llm.cli.score import score
 
-    query = typer.Typer(cls=Listing, help="Ask a model: RTTs, completions, searches by RTT, scores.", no_args_is_help=True)
+    query = typer.Typer(
+        cls=Listing, help="Ask a model: RTTs, completions, searches by RTT, scores.", no_args_is_help=True
+    )
     app.add_typer(query, name="query")
     for command in (rtt, complete, inverse, score, generate):
         query.command(command.__name__)(picture_last(command))
