@@ -59,19 +59,19 @@ class AddressQueries:
         passes: int = PASSES,
         conditions: Given = None,
     ) -> Completions:
-        """The most probable completions of a partial address.
+        """Return the most probable completions of a partial address.
 
-        They are exact, unless the search took too long: then `exact` is False, and those that were found
-        are the most probable ones.
+        The list is exact unless the search reached its limit. Then `exact` is False, and the list holds the
+        completions found so far, which are the most probable ones.
 
         Args:
-          src, dst: one is the partial address (a prefix, or nothing), the other what is known.
+          src, dst: one is the partial address (a prefix or None), the other is the known address.
           field: which of them to complete, "dst" or "src".
           count: number of completions.
           bits: complete to prefixes of this length instead of whole addresses (a multiple of 8).
           version: 4 or 6, where neither address is given.
           passes: limit of the search, in passes through the network.
-          conditions: as of `rtt`.
+          conditions: as for `rtt`.
         """
         return self._tree(src, dst, at, context, field, bits, version, conditions).top(count, passes)
 
@@ -90,7 +90,7 @@ class AddressQueries:
         seed: int = 0,
         conditions: Given = None,
     ) -> list[Prefix]:
-        """Random completions of a partial address."""
+        """Sample completions of a partial address."""
         tree = self._tree(src, dst, at, context, field, bits, version, conditions)
         return tree.sample(count, temperature, np.random.default_rng(seed))
 
@@ -109,15 +109,15 @@ class AddressQueries:
         passes: int = INVERSE_PASSES,
         conditions: Given = None,
     ) -> Inverse:
-        """Which destinations lie low <= RTT < high ms away from a source: P(dst | src, RTT in the range).
+        """Find destinations at low <= RTT < high ms from a source: P(dst | src, RTT in the range).
 
-        The network finds candidates, which are weighted by their calibrated RTTs (not with `raw`). `passes`
-        limits the search, as in `complete`.
+        The network finds candidates, which are then weighted by their calibrated RTTs (not with `raw`).
+        `passes` limits the search, as in `complete`.
         """
         question = Question.of(src, within, at, context, conditions)
         limit = question.dst or nothing(question.src.version)
         depth = _depth(limit, bits)
-        # The network gets the most relevant of the source's measurements, calibrated answers all of them.
+        # The network gets the most relevant measurements of the source; calibrated answers use all of them.
         shown = question
         if self._whole.data is not None and context is None:
             most = max(self._whole.config.max_length // 11, 4)
@@ -141,10 +141,10 @@ class AddressQueries:
         prefixes: bool = False,
         conditions: Given = None,
     ) -> Generated:
-        """Sample measurements: of any source, of a source, or continuing a source's history.
+        """Sample measurements: of any source, of a given source, or as a continuation of its history.
 
         The context may take up to half of the length that the model was trained on. Addresses are whole
-        unless `prefixes` are allowed. All new measurements have the values of the `conditions`, as of `rtt`.
+        unless `prefixes` is True. All new measurements state the values of `conditions` (as for `rtt`).
         """
         given = Conditions.of(conditions)
         self._whole.check_conditions(given)
@@ -159,7 +159,7 @@ class AddressQueries:
             prompt = self._whole.prompts([question], order=(Field.SRC, Field.TIME), tail=(), answer=answer)[0]
             beginning, notes, goes_on = prompt.ids, prompt.notes, True
             if prompt.used and question.seconds is None:
-                # The context has stated the source; the next measurement begins as those after it do.
+                # The context has stated the source, so the next measurement begins without it.
                 beginning, goes_on = prompt.context, False
         made = generate(
             self._whole,
@@ -179,7 +179,7 @@ class AddressQueries:
         return replace(made, notes=(*notes, *made.notes))
 
     def scorer(self) -> Scorer:
-        """Scores measurements of a stream in bits; see `ping_llm.answer.score`."""
+        """Return a scorer that gives the bits of measurements in a stream; see `ping_llm.answer.score`."""
         return Scorer(self._whole)
 
     def _tree(
@@ -216,7 +216,7 @@ class AddressQueries:
 
 
 def _depth(within: Prefix, bits: int | None) -> int:
-    """Bytes of the answers."""
+    """Number of leading address bytes in each completion."""
     whole = within.address_bits
     if bits is None:
         return whole // 8

@@ -1,11 +1,12 @@
 """Best-first search over the bytes of an address: exact, because a prefix is at least as probable as its
 completions.
 
-A node is a path of bytes; its probability is a mixture over rows (one row for a completion, one for each RTT
-of a range for an inverse search). The most probable open node is expanded until the wanted number of complete
-addresses has been found: no unexplored one can be more probable.
+A node is a path of bytes. Its probability is a mixture over rows: one row for a completion, one row per RTT
+of the range for an inverse search. The most probable open node is expanded until the requested number of
+complete addresses has been found; no unexplored address can be more probable.
 
-PREFIX_END is masked: the answers are whole addresses (or all prefixes of one length), and they sum to 1.
+PREFIX_END is masked: all answers are whole addresses (or prefixes of one length), and their probabilities
+sum to 1.
 """
 
 import heapq
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ping_llm.model.engine import Engine
     from ping_llm.model.engine import Prefix as Cache
 
-#: Nodes per pass through the network.
+#: Nodes expanded per pass through the network.
 TOGETHER = 16
 
 
@@ -41,7 +42,7 @@ def check_temperature(temperature: float) -> None:
 
 
 def draw(log_weights: np.ndarray, temperature: float, generator: np.random.Generator) -> np.ndarray:
-    """One index per row, by the Gumbel trick; the most probable at temperature 0."""
+    """Draw one index per row, by the Gumbel trick; at temperature 0 the most probable index."""
     if temperature == 0:
         return np.argmax(log_weights, axis=1)
     return np.argmax(log_weights / temperature + generator.gumbel(size=log_weights.shape), axis=1)
@@ -52,8 +53,8 @@ class AddressTree:
 
     Args:
       cache: rows that have read everything up to and including the role and the whole bytes of `within`.
-      weights: of the rows; they sum to 1.
-      notes: notes on the context to pass on.
+      weights: weights of the rows; they sum to 1.
+      notes: notes on the context, copied to the answers.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class AddressTree:
         self._known = within.known_bytes
 
     def top(self, count: int, passes: int = PASSES) -> Completions:
-        """The most probable `count` completions; those found so far after `passes` through the network."""
+        """Return the `count` most probable completions, or those found after `passes` network passes."""
         _check_count(count)
         if passes < 1:
             raise UsageError(f"passes must be at least 1, not {passes}")
@@ -104,7 +105,7 @@ class AddressTree:
         return Completions(tuple(found), -heap[0][0] if heap else 0.0, True, self._notes)
 
     def sample(self, count: int, temperature: float, generator: np.random.Generator) -> list[Prefix]:
-        """Random completions; the cache must have one row."""
+        """Sample completions; the cache must have one row."""
         _check_count(count)
         check_temperature(temperature)
         paths = [b""] * count
@@ -148,7 +149,7 @@ class AddressTree:
             heapq.heappush(heap, (-float(total[byte]), path + bytes([byte]), children[:, byte]))
 
     def allowed(self, path: bytes) -> np.ndarray:
-        """bool [256]: which bytes may follow."""
+        """Mask of the bytes that may follow the path, bool [256]."""
         mask = np.ones(256, bool)
         rest = self._within.bits - 8 * len(self._known)
         if not path and rest > 0:  # a prefix that ends inside a byte

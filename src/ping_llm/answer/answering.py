@@ -1,7 +1,8 @@
 """Answers to questions about RTTs: the one function that `query`, Python, `evaluate` and exports call.
 
-By default the run's stack answers (`stack.py`): network and simple methods, mixed and calibrated. Without a
-stack, or with `raw`, the answer is the exact distribution of the network alone; `method` selects one method.
+By default the answer comes from the run's stack (`stack.py`): network and simple methods, mixed and
+calibrated. Without a stack, or with `raw`, the answer is the exact distribution of the network alone.
+`method` selects a single method.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,8 +47,8 @@ def answers(
 ) -> Iterator[tuple[int, RttAnswer]]:
     """Answer questions, as (index, answer), in any order.
 
-    A question with a context is answered from it, the others from `data`. An answer of the stack has a note
-    where a simple method was better in the run's report (`lost_to`, by test).
+    A question with a context is answered from its context, the others from `data`. An answer of the stack
+    has a note where a simple method was better in the run's report (`lost_to`, by test).
     """
     _check_conditions(model, questions, method)
     asked_for = questions
@@ -85,9 +86,10 @@ def _check_conditions(model: "RttModel | None", questions: Sequence[Question], m
 
 
 def _each_at_its_time(questions: Sequence[Question], data: Data) -> list[Question]:
-    """Questions about one prefix at several times bring contexts of their own.
+    """Give questions about one source prefix at several times a context each.
 
-    A prefix is represented by the source that was measured last before the question: not the same at each.
+    A prefix is represented by the source in it that was measured last before the question, which can differ
+    from one time to the next.
     """
     times: dict[Any, set[int | None]] = {}
     for question in questions:
@@ -101,8 +103,8 @@ def _each_at_its_time(questions: Sequence[Question], data: Data) -> list[Questio
     ]
 
 
-#: Replies later than this are so rare in any real network (one in 100,000) that a model which expects them
-#: has not learned.
+#: RTT and expected share of replies above it from which an answer is marked as implausible. Such replies are
+#: so rare in any real network (one in 100,000) that a model which expects them is not trained.
 _LATE_MS, _LATE_SHARE = 10_000.0, 0.01
 
 
@@ -121,7 +123,7 @@ _TESTS = {"known pair": "later", "new pair": "pairs", "new destination": "destin
 
 
 def _loss(answer: RttAnswer, lost_to: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """A note on the method that was better on the report's questions of this kind."""
+    """Note on a method that was better on the report's questions of this kind, or None."""
     if answer.method != STACK or not answer.rests_on:
         return None
     kind = answer.rests_on["kind"]
@@ -185,7 +187,7 @@ def _answer(
 
 
 def _share_of_network(stack: Stack, known: Evidence, index: int) -> tuple[str]:
-    """A note: the simple methods of a stack do not use conditions."""
+    """Note with the network's weight: the simple methods of a stack do not use conditions."""
     share = 0.0
     if NETWORK in stack.components:
         share = float(stack.weights[known.cell[index], stack.components.index(NETWORK)])
@@ -196,7 +198,7 @@ def _share_of_network(stack: Stack, known: Evidence, index: int) -> tuple[str]:
 
 
 def _observed(queries: Queries, history: History) -> list[dict[str, float] | None]:
-    """Median and range of the earlier replies of each question's pair, ms; None without any."""
+    """Median and range of the earlier replies of each question's pair, in ms; None if there are none."""
     past = history.replies_of_pair(queries)
     out: list[dict[str, float] | None] = []
     for low, high in zip(past.low.tolist(), past.high.tolist(), strict=True):
@@ -210,7 +212,7 @@ def _observed(queries: Queries, history: History) -> list[dict[str, float] | Non
 
 
 def by_network(model: "RttModel", queries: Queries, history: History, stack: Stack) -> Answers:
-    """The network alone, with the prompts of a stack, not calibrated."""
+    """Answer with the network alone, using the prompts of a stack, not calibrated."""
     own = network.curves(model, queries, history, stack.network_trained)
     return Answers(own.distributions(), evidence(queries, history, stack.trained), own.used)
 
@@ -231,7 +233,7 @@ def _method_of(stack: Stack, name: str) -> Method:
 
 
 def as_queries(questions: Sequence[Question]) -> Queries:
-    """Questions as columns; the owner of a question with its own context is its index."""
+    """Questions as columns; a question with its own context has its index as owner."""
     src, dst = np.zeros((len(questions), 16), np.uint8), np.zeros((len(questions), 16), np.uint8)
     bits = np.zeros((2, len(questions)), np.int64)
     for index, question in enumerate(questions):
@@ -252,7 +254,7 @@ def as_queries(questions: Sequence[Question]) -> Queries:
 
 
 def history_of(questions: Sequence[Question], data: Data | None) -> History:
-    """Earlier measurements: the questions' own contexts, or those of the data."""
+    """Earlier measurements of the questions: from their own contexts, or else from the data."""
     if questions and questions[0].context is not None:
         return History.of_contexts([q.context.columns() for q in questions if q.context is not None])
     return History(Columns.empty()) if data is None else data.history(questions)
@@ -272,7 +274,7 @@ def _rests_on(known: Evidence, index: int) -> dict[str, Any]:
 
 
 def _raw(model: "RttModel", questions: Sequence[Question], all_orders: bool) -> list[RttAnswer]:
-    """The network alone, exact on the codes of its encoding."""
+    """Answer with the network alone, exact on the codes of its RTT encoding."""
     out: list[RttAnswer | None] = [None] * len(questions)
     if not all_orders:
         prompts = model.prompts(questions)
@@ -308,10 +310,10 @@ def _uneven(
     data: Data | None,
     all_orders: bool,
 ) -> RttAnswer:
-    """A prefix that ends inside a byte is the mixture of those that end after it."""
+    """Answer for a prefix that ends inside a byte: the mixture over its parts that end at the next byte."""
     from ping_llm.answer.complete import destination_tree, source_tree
 
-    whole = cast("Model", model)  # what completes addresses is more than what answers about RTTs
+    whole = cast("Model", model)  # completing addresses needs more than an RttModel
     if question.src.bits % 8:
         if question.context is not None:
             raise UsageError(
@@ -359,5 +361,5 @@ class SimpleModel:
         )
 
     def rtt_stream(self, questions: Sequence[Question]) -> Iterator[tuple[int, RttAnswer]]:
-        """(index, answer), in any order."""
+        """Answer questions, as (index, answer), in any order."""
         return answers(None, questions, stack=self._stack, method=self.method, data=self.data)

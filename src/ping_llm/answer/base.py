@@ -1,7 +1,7 @@
-"""`base`, the model in the package: it has never seen the data that it is asked about.
+"""`base`, the model in the package: it was not trained on the data that it is queried about.
 
-It answers from measurements alone: rows or files (`about`), or the context of a question. Its network is
-shown them, simple methods are fitted to them, and the recipe says how far each is trusted.
+It answers from given measurements: rows or files (`about`), or the context of a question. They are shown to
+its network, simple methods are fitted to them, and the recipe holds the weight of each.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,15 +38,15 @@ from ping_llm.tables import counted
 if TYPE_CHECKING:
     from ping_llm.model.engine import Engine
 
-#: Data that are read into memory, at most: 56 bytes each, and as much again for the methods.
+#: Largest number of measurements read into memory: 56 bytes each, and as much again for the methods.
 MOST_READ = 20_000_000
 
-#: Other sources whose measurements an explanation leaves out, one source at a time, and with how many
-#: measurements at most: methods are fitted anew each time, which takes a second for 20,000.
+#: Limits of an explanation without the measurements of one other source: largest number of such sources, and
+#: of measurements. Methods are fitted again for each source, which takes one second for 20,000 measurements.
 _MOST_OTHERS = 5
 _MOST_REFITTED = 20_000
 
-#: A median outside is possible, but more often another unit.
+#: Usual range of the median RTT, ms. A median outside is possible, but more often means another unit.
 _USUAL_MS = (0.25, 5000.0)
 
 _NOTHING = (
@@ -56,7 +56,7 @@ _NOTHING = (
 
 
 class _LateEngine:
-    """An engine that is made when it is first asked: answers by `relations` need neither it nor JAX."""
+    """Engine that is created on first use: answers by `relations` need neither the engine nor JAX."""
 
     def __init__(self, model: export.Exported):
         self.config, self._model = model.config, model
@@ -70,11 +70,12 @@ class _LateEngine:
 
 
 class BaseModel(Model):
-    """The packaged model. Without data, `about` gives one that answers about some."""
+    """The packaged model. `about` returns a copy that answers from given measurements."""
 
     knows_addresses = False
     recipe: Recipe
-    #: What it answers about, oldest first, and the stacks of its oldest parts, by their number.
+    #: The measurements that it answers from, oldest first, and the stacks fitted to the oldest of them, by
+    #: number of measurements.
     _known: Columns
     _stacks: dict[int, Stack]
 
@@ -88,15 +89,16 @@ class BaseModel(Model):
 
     @classmethod
     def packaged(cls) -> "BaseModel":
-        """The packaged model."""
+        """Load the packaged model."""
         return cls.at(packaged())
 
     @classmethod
     def at(cls, folder: Path, data: str | Path | bool = True) -> "BaseModel":
-        """From an export with a recipe; about the data at a path if one is given.
+        """Load from an export with a recipe.
 
         Args:
-          data: True: those that it was tuned to, if it was and they still exist.
+          data: path of the measurements to answer from. True: the data that the model was tuned to, if it
+            was tuned and they still exist. False: none.
         """
         model = cls._loaded(folder)
         kept, model.stack = model.stack, None
@@ -108,10 +110,10 @@ class BaseModel(Model):
         return model if model.data is None else model.about(model.data.columns(), kept)
 
     def about(self, measurements: Columns, kept: Stack | None = None) -> "BaseModel":
-        """The same model, answering from these measurements.
+        """Return a copy of the model that answers from these measurements.
 
         Args:
-          kept: what `save_methods` kept of a model about the same measurements.
+          kept: stack saved by `save_methods` for the same measurements.
         """
         if not len(measurements):
             raise PingError("there is no measurement to answer from")
@@ -135,7 +137,7 @@ class BaseModel(Model):
         return model
 
     def save_methods(self, folder: Path) -> None:
-        """Keep the simple methods that were fitted to the data; the network needs no fitting."""
+        """Save the simple methods that were fitted to the data; the network needs no fitting."""
         assert self.stack is not None
         methods = {name: method for name, method in self.stack.methods.items() if name != NAME}
         trained = Novelty.of(self._known, Filter)
@@ -143,25 +145,25 @@ class BaseModel(Model):
 
     @property
     def of_contexts(self) -> "BaseModel":
-        """Without data: each question is answered from its own context alone, as by `rtt`."""
+        """Copy without data: each question is answered from its own context alone, as in `rtt`."""
         model = copy(self)
         model.data, model.stack = None, None
         return model
 
     def rtt(self, src: Any, dst: Any = None, at: Any = None, context: Any = None, **how: Any) -> Any:
-        """As of any model. The context may be of any sources: all of it is answered from."""
+        """Answer as `Model.rtt`. The context may hold measurements of any sources, and all are used."""
         if context is None or is_table(src):
             return super().rtt(src, dst, at, context, **how)
         return self.about(_columns(context)).rtt(src, dst, at, **how)
 
     def rank(self, src: Any, dst: Any, at: Any = None, context: Any = None, **how: Any) -> Ranking:
-        """As of any model. The context may be of any sources: all of it is answered from."""
+        """Rank as `Model.rank`. The context may hold measurements of any sources, and all are used."""
         if context is None:
             return super().rank(src, dst, at, **how)
         return self.about(_columns(context)).rank(src, dst, at, **how)
 
     def explain(self, question: Question, *, left_out: int = LEFT_OUT) -> Explanation:
-        """As of any model; and what the answer would be without the measurements of other sources."""
+        """Explain as `Model.explain`, and add the answer without the measurements of other sources."""
         if self.data is None:
             if question.context is None or not len(question.context):
                 raise UsageError(_NOTHING)
@@ -177,7 +179,7 @@ class BaseModel(Model):
         return replace(made, alternatives=(*made.alternatives, alone))
 
     def _with_others(self, made: Explanation, question: Question) -> Explanation:
-        """Also what the answer would be without what another source measured of the destination."""
+        """Add the answers without the measurements of one other source to the destination."""
         if question.dst is None or len(self._known) > _MOST_REFITTED:
             return made
         src, dst = (np.frombuffer(end.packed, np.uint8) for end in (question.src, question.dst))
@@ -198,7 +200,7 @@ class BaseModel(Model):
     def plan(
         self, questions: Any, budget: int, candidates: Any = None, *, data: Any = None, **how: Any
     ) -> Plan:
-        """As of any model."""
+        """Plan as `Model.plan`."""
         if data is None:
             return super().plan(questions, budget, candidates, **how)
         return self._on(data).plan(questions, budget, candidates, **how)
@@ -212,7 +214,7 @@ class BaseModel(Model):
         method: str = STACK,
         all_orders: bool = False,
     ) -> Iterator[tuple[int, RttAnswer]]:
-        """As of any model; `raw` and `network` are the network's own answers with crossed contexts."""
+        """Answer as `Model.rtt_stream`; `raw` and `network` mean the network alone, with crossed contexts."""
         if all_orders:
             raise UsageError("the packaged model states fields in one order")
         if data is not None:
@@ -232,9 +234,13 @@ class BaseModel(Model):
                 yield int(rows[number]), _from_data(answer, self.recipe)
 
     def stacks(self, time: np.ndarray) -> Iterator[tuple[np.ndarray, Stack]]:
-        """The methods of a question learn from nothing that is not earlier than it.
+        """Yield (indices of the questions, their stack), fitted only to measurements before the questions.
 
-        They are fitted to one of a few oldest parts of the data: the largest of which all is earlier.
+        The data have a few nested oldest parts. The methods of a question are fitted to the largest part
+        whose measurements are all earlier than the question.
+
+        Args:
+          time: int64 [n], µs since 1970 or NO_TIME, of each question.
         """
         if self.stack is None:
             return
@@ -261,7 +267,7 @@ class BaseModel(Model):
     def _from_contexts(
         self, questions: Sequence[Question], raw: bool, method: str
     ) -> Iterator[tuple[int, RttAnswer]]:
-        """Each question from its own context alone, whatever is asked together."""
+        """Answer each question from its own context alone, independent of the other questions."""
         groups: dict[int, list[int]] = {}
         for index, question in enumerate(questions):
             if question.context is None or not len(question.context):
@@ -276,7 +282,10 @@ class BaseModel(Model):
 
 
 def _part_sizes(count: int) -> np.ndarray:
-    """int64, 0 to `count`: each less than the next by a fifth, above 2,000 by half, since fits take time."""
+    """Sizes of the oldest parts, int64, ascending from 0 to `count`.
+
+    Each size is four fifths of the next, above 2,000 half of the next, because fits take time.
+    """
     sizes = [count]
     while sizes[-1]:
         sizes.append(sizes[-1] // 2 if sizes[-1] > 2000 else sizes[-1] * 4 // 5)
@@ -284,7 +293,7 @@ def _part_sizes(count: int) -> np.ndarray:
 
 
 def _from_data(answer: RttAnswer, recipe: Recipe) -> RttAnswer:
-    """What was "trained on" is what the given data have."""
+    """Mark an answer as given by the packaged model: its "trained on" figures are about the given data."""
     marks = {"packaged": True} | ({"tuned": True} if recipe.is_tuned else {})
     return replace(answer, rests_on=answer.rests_on | marks)
 
@@ -294,7 +303,11 @@ def _columns(known: Known) -> Columns:
 
 
 def read_data(path: Path, src: str | None = None) -> Columns:
-    """Measurements in any form: rows, or what `ingest` reads; `src` is where ping, fping or mtr were run."""
+    """Read measurements in any form: rows, or files that `ingest` reads.
+
+    Args:
+      src: the address where ping, fping or mtr was run, for the output of one of them.
+    """
     if (path / MANIFEST_FILE).exists():
         count = int(load_manifest(path)["counts"]["measurements"])
         if count > MOST_READ:

@@ -1,8 +1,8 @@
-"""`query … --out`: answers to a whole file as Parquet by day, shared by the tasks of a cluster.
+"""`query … --out`: answers to a whole file as Parquet by day, divided among the tasks of a cluster.
 
-A part of a day is a unit of work: its file appears when it is complete, and parts that are there are not made
-again. A part is always asked as a whole, from the same earlier measurements, whichever task asks it, so the
-bytes do not depend on the tasks. Each task holds the input in memory.
+A part of a day is the unit of work. Its file appears when it is complete, and existing parts are not made
+again. A part is always answered as a whole and from the same earlier measurements, whichever task does it,
+so the bytes do not depend on the tasks. Each task holds the input in memory.
 """
 
 import hashlib
@@ -26,17 +26,18 @@ from ping_llm.progress import Progress
 from ping_llm.spark_session import each_on_spark
 
 _DAY_US = 86_400_000_000
-#: The folder of rows without a time, by the name that Hive, Spark, DuckDB and Arrow read as null.
+#: Folder name for rows without a time, which Hive, Spark, DuckDB and Arrow read as null.
 _NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Rows of one day.
+    """One part of a day.
 
     Attributes:
-      day: since 1970; None: rows without a time.
-      part: number within the day.
+      day: days since 1970; None: rows without a time.
+      part: number of the part within the day.
+      rows: indices of its rows in the input.
     """
 
     day: int | None
@@ -53,42 +54,42 @@ class Unit:
 
 @dataclass(frozen=True)
 class Job(ABC):
-    """What is asked about a file. It is pickled for workers, and names what a worker keeps.
+    """A query about all rows of a file. It is pickled for workers, which cache by it what they have opened.
 
     Attributes:
       run: a run; None for a simple method.
-      data: of `Model.load`: rows, or whether to use those of the run.
-      path: the file or folder.
+      data: as for `Model.load`: path of rows, or whether to use the run's own.
+      path: the input file or folder.
     """
 
     run: Path | None
     data: Path | bool
     path: Path
 
-    #: The step that makes the parts; the summary's file has the name of the command.
+    #: Name of the step that makes the parts, and of the command, which also names the summary's file.
     step: ClassVar[str]
     command: ClassVar[str]
-    #: For messages: what the folder holds, and of what.
+    #: Nouns for messages: the content of the folder, and the rows of the input.
     made: ClassVar[str]
     items: ClassVar[str]
-    #: Rows per part at most; None: a day is one part.
+    #: Largest number of rows per part; None: a day is one part.
     part_rows: ClassVar[int | None] = None
 
     @abstractmethod
     def open(self) -> Any:
-        """The model, or what answers in its place."""
+        """Open the model, or the simple method used instead."""
 
     @abstractmethod
     def read(self) -> tuple[Any, np.ndarray]:
-        """The input, and the time of each row in µs, NO_TIME where there is none."""
+        """Read the input, and the time of each row in µs (NO_TIME: unknown)."""
 
     @abstractmethod
     def key(self, given: Any) -> dict[str, Any]:
-        """What the parts depend on, besides the run."""
+        """Values that the parts depend on, besides the run."""
 
     @abstractmethod
     def table(self, model: Any, given: Any, rows: np.ndarray) -> pa.Table:
-        """The answers to some rows."""
+        """Table of the answers to some rows."""
 
     @abstractmethod
     def summary(self, tables: Iterable[pa.Table], count: int) -> dict[str, Any]:
@@ -98,18 +99,18 @@ class Job(ABC):
 def run(
     job: Job, out: Path, step: str | None = None, task: int = 0, tasks: int = 1, model: Any = None
 ) -> dict[str, Any] | None:
-    """Answer into OUT/date=YYYY-MM-DD/part-N.parquet, or go on with that.
+    """Write the answers to OUT/date=YYYY-MM-DD/part-N.parquet, or resume.
 
     Args:
-      step: the job's own for the share of a task, `finish` for the summary; None for both.
-      model: what `job.open` gives, if it is there already.
+      step: the job's own step for the share of one task, `finish` for the summary, None for both.
+      model: the result of `job.open`, if it is open already.
 
     Returns:
       the summary; None after the job's own step.
 
     Raises:
-      UsageError: a folder that holds something else.
-      PingError: at `finish`, parts are missing.
+      UsageError: the folder holds something else.
+      PingError: parts are missing at `finish`.
     """
     if step not in (None, job.step, "finish") or not 0 <= task < tasks:
         raise UsageError(
@@ -119,7 +120,7 @@ def run(
     units = units_of(times, job.part_rows)
     _claim(out, job, given)
     if step != "finish":
-        # The largest first, dealt in turn.
+        # The largest units first, dealt to the tasks in turn.
         order = sorted(range(len(units)), key=lambda one: (-len(units[one].rows), one))[task::tasks]
         with Progress(job.items, sum(len(units[one].rows) for one in order)) as progress:
             for unit in (units[one] for one in order):
@@ -131,10 +132,10 @@ def run(
 
 
 def run_on_spark(job: Job, out: Path, master: str | None = None) -> dict[str, Any]:
-    """The same on Spark, a unit per partition; a worker loads the model and the input once.
+    """Run a job on Spark, with one unit per partition; a worker loads the model and the input once.
 
     Args:
-      master: such as yarn; None: what spark-submit or the environment says.
+      master: Spark master such as yarn; None: as set by spark-submit or the environment.
     """
     given, times = job.read()
     units = units_of(times, job.part_rows)
@@ -160,7 +161,7 @@ def _opened(job: Job) -> tuple[Any, Any, list[Unit]]:
 
 
 def units_of(times: np.ndarray, part_rows: int | None) -> list[Unit]:
-    """The rows by day and part, in their order within a day; those without a time come last."""
+    """Divide the rows by day and part, in input order within a day; rows without a time come last."""
     days = np.where(times == NO_TIME, np.iinfo(np.int64).max, times // _DAY_US)
     order = np.argsort(days, kind="stable")
     names, begins = np.unique(days[order], return_index=True)
@@ -177,7 +178,7 @@ def units_of(times: np.ndarray, part_rows: int | None) -> list[Unit]:
 
 
 def digest(columns: Iterable[np.ndarray]) -> str:
-    """Names the content of columns."""
+    """SHA-256 of the content of columns, as hexadecimal text."""
     made = hashlib.sha256()
     for column in columns:
         made.update(np.ascontiguousarray(column))
@@ -185,10 +186,10 @@ def digest(columns: Iterable[np.ndarray]) -> str:
 
 
 def _claim(out: Path, job: Job, given: Any) -> None:
-    """Keep in the folder what it is about, so that parts of other input or of another run are not mixed."""
+    """Record the job in its folder, so that parts of different inputs or runs are not mixed."""
     where = None if job.run is None else str((base_folder(job.run) or job.run).resolve())
     key, file = {"format": 1, "run": where} | job.key(given), out / f".{job.command}.json"
-    # Another task may be about to write the same.
+    # Another task may write the same file at the same time.
     if not file.exists() and (not out.exists() or all(one.name[0] == "." for one in out.iterdir())):
         write_json(file, key)
         return

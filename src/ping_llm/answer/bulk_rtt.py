@@ -1,4 +1,4 @@
-"""`query rtt --pairs --out`: the RTT distribution of every pair of a file, as its quantiles."""
+"""`query rtt --pairs --out`: the RTT distribution of every pair of a file, as quantiles."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -50,15 +50,15 @@ class RttJob(Job):
     """Answers to a table of pairs.
 
     Attributes:
-      method: as of `query rtt`; without a run, a simple method that is fitted to `data`.
-      raw: whether to ask the network alone, without calibration.
+      method: as for `query rtt`; without a run, a simple method that is fitted to `data`.
+      raw: whether to use the network alone, without calibration.
     """
 
     method: str = "stack"
     raw: bool = False
 
     step, command, made, items = "answer", "rtt", "answers", "questions"
-    # A question takes about 0.02 s (docs/serve.md): a lost worker costs 17 minutes of one core at most.
+    # A question takes about 0.02 s (docs/serve.md), so a lost worker costs at most 17 minutes of one core.
     part_rows = 50_000
 
     def open(self) -> "Model | SimpleModel":

@@ -1,7 +1,7 @@
 """`query score --out`: the score of every measurement of a file.
 
-Every result is compared with the answer that all earlier measurements of the input and of the run's data
-give. The input takes about 100 bytes per measurement in memory.
+Every result is compared with the answer given all earlier measurements of the input and of the run's data.
+The input takes about 100 bytes per measurement in memory.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,7 +46,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class ScoreJob(Job):
-    """Scores; `run` is not None."""
+    """Scores of measurements; `run` must not be None."""
 
     step, command, made, items = "score", "score", "scores", "measurements"
 

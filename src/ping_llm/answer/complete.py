@@ -1,8 +1,8 @@
-"""Completing a partial address, inverse search by RTT, and the consistency of prefixes with their addresses.
+"""Completion of partial addresses, inverse search by RTT, and consistency of prefixes with their addresses.
 
-A model trained on prefixes and on whole addresses answers for 203.0.113.0/24 in two ways: directly, and as
-the mixture of its answers for the addresses. Training does not force the two to agree; `prefix_consistency`
-measures the distance between them.
+A model trained on prefixes and on whole addresses can answer for 203.0.113.0/24 in two ways: directly, and
+as the mixture of its answers for the addresses. Training does not force the two to agree;
+`prefix_consistency` measures the distance between them.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
 
-#: Parts of equal probability into which an inverse search divides the RTT range.
+#: Number of parts of equal probability into which an inverse search divides the RTT range.
 STRATA = 16
 
 
@@ -37,7 +37,7 @@ def nothing(version: int) -> Prefix:
 
 
 def destination_tree(model: "Model", question: Question, within: Prefix, depth: int) -> AddressTree:
-    """P(destination | source, time, context)."""
+    """Search tree for P(destination | source, time, context)."""
     bare = replace(question, dst=None)
     tail = role_tokens(within, Field.DST)
     prompt = model.prompts([bare], order=(Field.SRC, Field.TIME), tail=tail)[0]
@@ -53,7 +53,7 @@ def source_tree(
     depth: int,
     conditions: Conditions = NO_CONDITIONS,
 ) -> AddressTree:
-    """P(source | destination, time, conditions)."""
+    """Search tree for P(source | destination, time, conditions)."""
     model.check_conditions(conditions)
     ids = [vocab.MEASUREMENT]
     if dst is not None:
@@ -76,10 +76,11 @@ def inverse(
     count: int,
     passes: int = INVERSE_PASSES,
 ) -> Inverse:
-    """P(destination | source, RTT in [low, high), context), the most probable first.
+    """Return destinations by P(destination | source, RTT in [low, high), context), highest first.
 
-    The RTT is stated before the destination. The range is cut into parts of equal probability, each stated
-    by its middle: a sum over RTTs, exact where the range is a single code.
+    The prompt states the RTT before the destination. The range is divided into parts of equal probability,
+    and each part is stated by its middle. The result is a sum over these RTTs, exact where the range is a
+    single code.
     """
     if not 0 <= low < high:
         raise UsageError(
@@ -109,7 +110,7 @@ def inverse(
     return Inverse(tree.top(count, passes), inside * (1 - distribution.failure))
 
 
-#: Candidates per wanted destination that are weighted by their calibrated RTTs.
+#: Candidates per requested destination that are weighted by their calibrated RTTs.
 CANDIDATES = 4
 
 
@@ -128,7 +129,7 @@ def weighed(
         np.array([(1 - a.failure) * float(a.distribution.between(low, high)) for a in answers])
         for answers in (stacked, model.rtt_many(asked, method="network"))
     )
-    # A factor above 100 is noise of the network about very improbable results.
+    # A factor above 100 is noise in the network's estimates of very improbable results.
     shares = np.array([one.probability for one in best]) * np.clip(
         calibrated / np.maximum(bare, 1e-6), 0.01, 100
     )
@@ -149,7 +150,7 @@ def weighed(
 
 
 def with_chances(model: "Model", found: Inverse, question: Question, low: float, high: float) -> Inverse:
-    """The same list with the network's P(RTT in the range) of each destination: of a run without a stack."""
+    """Add the network's P(RTT in the range) to each destination, for a run without a stack."""
     best = found.completions.best
     answers = model.rtt_many([replace(question, dst=one.address) for one in best])
     listed = tuple(
@@ -160,7 +161,7 @@ def with_chances(model: "Model", found: Inverse, question: Question, low: float,
 
 
 def role_tokens(within: Prefix, field: Field) -> list[int]:
-    """The role and the known bytes of an address that is continued."""
+    """Tokens of the role and of the known bytes of an address to be completed."""
     whole = Prefix(within.packed, within.address_bits)
     return [address_tokens(whole, field)[0], *(BYTE0 + byte for byte in within.known_bytes)]
 
@@ -171,7 +172,7 @@ def _stated(model: "Model", question: Question, code: int) -> np.ndarray:
 
 
 def _known_log_probability(model: "Model", cache: object, known: bytes) -> np.ndarray:
-    """log P(known bytes) of each row, PREFIX_END masked."""
+    """log P(known bytes) of each row, with PREFIX_END masked."""
     tokens = [BYTE0 + byte for byte in known]
     rows = len(cache)  # type: ignore[arg-type]
     after = cache.tail[:, -1:]  # type: ignore[attr-defined]
@@ -186,7 +187,7 @@ def _known_log_probability(model: "Model", cache: object, known: bytes) -> np.nd
 
 @dataclass(frozen=True)
 class Consistency:
-    """The direct answer for a prefix and the mixture over its addresses.
+    """The direct answer for a prefix, compared with the mixture over its addresses.
 
     Attributes:
       direct, mixture: the two distributions.

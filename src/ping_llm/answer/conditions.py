@@ -1,8 +1,8 @@
-"""What a question may state besides its ends and its time: the size of the packets, their errors, Atlas ids
-and a throughput.
+"""Conditions of a question, besides its ends and its time: packet size, packet errors, Atlas ids and
+throughput.
 
 A network that was trained on such a field (`network_fields`) reads it before the RTT, in the question and in
-the measurements of its context. The simple methods know none of them.
+the measurements of its context. The simple methods do not use conditions.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ from ping_llm.measurements.rules import UNKNOWN
 from ping_llm.measurements.schema import MAX_PACKET_ERRORS, MAX_THROUGHPUT_MBPS, THROUGHPUT
 from ping_llm.tokens.vocab import LARGEST_MSM_ID, LARGEST_PROBE_ID, LARGEST_SIZE
 
-#: The column of the measurements table that holds each.
+#: Column of the measurements table for each condition.
 COLUMNS = {
     "size": "size",
     "errors": "packet_error_count",
@@ -24,7 +24,7 @@ COLUMNS = {
     "probe_id": "probe_id",
     "throughput": THROUGHPUT,
 }
-#: The largest value of each of these columns.
+#: Largest allowed value of each of these columns.
 LARGEST = {
     "size": LARGEST_SIZE,
     "packet_error_count": MAX_PACKET_ERRORS,
@@ -34,31 +34,31 @@ LARGEST = {
 }
 
 
-#: Those of these columns that hold whole numbers.
+#: The columns among them that hold whole numbers.
 WHOLE = frozenset(LARGEST) - {THROUGHPUT}
 
 
 def allowed(column: str) -> str:
-    """What a value of a column may be."""
+    """Describe the allowed values of a column, for messages."""
     what = "a whole number" if column in WHOLE else "a number of Mbit/s"
     return f"{what} from 0 to {LARGEST[column]:.0f}"
 
 
 def array_of(column: str, values: Sequence[float | None]) -> np.ndarray:
-    """A column of these values, UNKNOWN for None."""
+    """Column of these values as an array, with UNKNOWN for None."""
     kind = np.int64 if column in WHOLE else np.float64
     return np.array([UNKNOWN if value is None else value for value in values], kind)
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a question states of its packets; None: nothing.
+    """Conditions that a question states; None: not stated.
 
     Attributes:
-      size: bytes of the payload.
-      errors: packets that were sent and not answered.
+      size: payload of the packets in bytes.
+      errors: number of packets that were sent and not answered.
       msm_id, probe_id: Atlas measurement and probe.
-      throughput: Mbit/s that were measured with the RTT.
+      throughput: throughput measured with the RTT, Mbit/s.
     """
 
     size: int | None = None
@@ -82,12 +82,16 @@ class Conditions:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """Names and values of those that are stated, in the order of stating."""
+        """Names and values of the stated conditions, in the order in which prompts state them."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
     @classmethod
     def of(cls, given: "Conditions | Mapping[str, Any] | None") -> "Conditions":
-        """From names and values; UsageError where a name is none of a condition."""
+        """Make conditions from names and values.
+
+        Raises:
+          UsageError: a name is not that of a condition.
+        """
         if given is None or isinstance(given, Conditions):
             return given or cls()
         for name in given:
@@ -96,15 +100,15 @@ class Conditions:
         return cls(**given)
 
     def only(self, known: Collection[str]) -> Self:
-        """Those of these names."""
+        """Return the stated conditions with these names only."""
         return type(self)(**{name: value for name, value in self.stated.items() if name in known})
 
 
 NO_CONDITIONS = Conditions()
-#: What a user may give in their place.
+#: Forms in which a user may give conditions.
 Given = Conditions | Mapping[str, float] | None
 
 
 def unused(several: Collection[Conditions], known: Collection[str]) -> list[str]:
-    """Names that are stated but not known."""
+    """Names of stated conditions that are not in `known`."""
     return [name for name in COLUMNS if name not in known and any(name in one.stated for one in several)]

@@ -20,16 +20,18 @@ _LAST_SECOND = int(END_TIME.timestamp())
 
 @dataclass(frozen=True)
 class Context:
-    """Measurements of one source in time order; those without a time (-1) may be anywhere.
+    """Measurements of one source, in time order; those without a time (-1) may be anywhere.
+
+    A context for `base` may hold measurements of several sources.
 
     Attributes:
       src: uint8 [n, 16].
       dst: uint8 [n, 16].
-      time: int64 [n], µs since 1970; NO_TIME: not known.
+      time: int64 [n], µs since 1970; NO_TIME: unknown.
       rtt: float64 [n], ms; -1 for no reply.
-      rank: int64 [n]: 0 is the most relevant; the largest ranks are left out first when not all fit.
-      known: bytes of each destination that are stated; 0: all.
-      also: further columns of the measurements table by name, int64 [n] each; -1: not known.
+      rank: int64 [n]. 0 is the most relevant measurement; if not all fit, the largest ranks are left out.
+      known: number of bytes of each destination that are stated; 0: all.
+      also: further columns of the measurements table by name, [n] each; -1: unknown.
     """
 
     src: np.ndarray
@@ -44,12 +46,12 @@ class Context:
         return len(self.rtt)
 
     def column(self, name: str) -> np.ndarray:
-        """A further column; all -1 where it was not given."""
+        """Return a further column; all -1 if it was not given."""
         return self.also[name] if name in self.also else np.full(len(self), -1, np.int64)
 
     @property
     def seconds(self) -> np.ndarray:
-        """Since 1970; -1: not known."""
+        """Seconds since 1970; -1: unknown."""
         return self.time // _MICROSECONDS
 
     def columns(self) -> Columns:
@@ -65,7 +67,7 @@ class Context:
         rank: np.ndarray | None = None,
         also: Mapping[str, np.ndarray] | None = None,
     ) -> "Context":
-        """From columns of rows (time in µs), in any order. By default the newest have the lowest rank."""
+        """Make a context from columns (time in µs) in any row order. By default the newest rank first."""
         count = len(rtt)
         if isinstance(src, bytes):
             src = np.frombuffer(src, np.uint8)
@@ -80,12 +82,15 @@ class Context:
 
     @classmethod
     def of_columns(cls, known: Columns, rank: np.ndarray | None = None) -> "Context":
-        """From a table of measurements, with all that it has."""
+        """Make a context from a table of measurements, with all of its optional columns."""
         return cls.of(known.src, known.dst, known.time, known.rtt, rank, known.optional())
 
     @classmethod
     def from_measurements(cls, measurements: Sequence[Measurement] | Table) -> "Context":
-        """From measurements one by one, or a table of src_addr, dst_addr, rtt and, if known, event_time."""
+        """Make a context from a sequence of measurements or a table.
+
+        A table has the columns src_addr, dst_addr, rtt and, if known, event_time.
+        """
         if is_table(measurements):
             from ping_llm.answer.table import context_of_table
 
@@ -112,7 +117,7 @@ class Context:
         return Context(src, dst, time, rtt, rank, self.known, also)
 
     def scrambled(self, key: int) -> "Context":
-        """The same with pseudonyms of the destinations."""
+        """Return a copy with pseudonyms of the destinations."""
         from ping_llm.measurements.scramble import pseudonyms  # imported late: it loads Numba
 
         dst, known = pseudonyms(self.dst, key)
@@ -124,8 +129,8 @@ class Question:
     """Source, destination, time, context and conditions of a question. Addresses may be prefixes.
 
     Attributes:
-      time: µs since 1970; None: not known.
-      conditions: what it states besides, for networks that were trained on it.
+      time: µs since 1970; None: unknown.
+      conditions: further stated values, for networks that were trained on them.
     """
 
     src: Prefix
@@ -153,17 +158,16 @@ class Question:
         context: Context | Sequence[Measurement] | Table | None = None,
         conditions: Conditions | Mapping[str, float] | None = None,
     ) -> "Question":
-        """A question from what a user gives.
+        """Make a question from user input.
 
         Args:
           src, dst: addresses, or prefixes such as 203.0.113.0/24 or 203.0.113.?
-          at: a datetime, seconds since 1970 or an ISO text; not given: not known.
+          at: a datetime, seconds since 1970 or an ISO text; None: unknown.
           context: past measurements of the source: a context, measurements, or a table of them.
-          conditions: what is known besides: any of `size`, `errors`, `msm_id`, `probe_id`,
-            `throughput`.
+          conditions: any of `size`, `errors`, `msm_id`, `probe_id`, `throughput`.
 
         Raises:
-          UsageError: what cannot be, and why.
+          UsageError: a value is invalid; the message gives the reason.
         """
         source, destination = as_prefix(src, "source"), None
         if dst is not None:
@@ -181,7 +185,7 @@ class Question:
         return question
 
     def scrambled(self, key: int) -> "Question":
-        """The same with pseudonyms under a key in place of all addresses (`measurements.scramble`)."""
+        """Return a copy with all addresses replaced by pseudonyms under a key (`measurements.scramble`)."""
         from ping_llm.measurements.scramble import pseudonym
 
         return Question(
@@ -216,7 +220,10 @@ def as_prefix(address: str | Prefix, what: str) -> Prefix:
 
 
 def as_microseconds(at: datetime | int | float | str) -> int:
-    """µs since 1970 of a time, a number of seconds, an ISO text or "now"; without a zone it is UTC."""
+    """Convert a datetime, a number of seconds, an ISO text or "now" to µs since 1970.
+
+    A time without a zone is UTC.
+    """
     if isinstance(at, str) and at.strip().lower() == "now":
         at = datetime.now(UTC)
     if isinstance(at, str):

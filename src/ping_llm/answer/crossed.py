@@ -1,8 +1,8 @@
-"""Crossed contexts of questions: what other sources measured to the destination, and what ties them.
+"""Crossed contexts of questions: results of other sources to the destination, and to shared destinations.
 
-The same form as in training (`contexts.crossing`), but chosen and not drawn: of the sources that have
-measured the destination, those that agree best with the asked source on destinations that both have measured;
-without any, those with the longest common prefix.
+The form is that of training (`contexts.crossing`), but sources are chosen, not drawn at random. Of the
+sources that have measured the destination, those are taken that agree best with the question's source on
+destinations that both have measured; without shared destinations, those with the longest common prefix.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,12 @@ from ping_llm.tokens.columns import StatementColumns, encode_columns
 from ping_llm.tokens.rtt import RttEncoding
 from ping_llm.tokens.vocab import Field
 
-#: Sources of a destination that are compared with the asked one: more would cost time, and few are near.
+#: About how many sources of a destination are compared with the question's source: more would cost time, and
+#: few are near. Also compared: this many neighbours in the order of addresses, on each side.
 _LOOK = 2048
 _BESIDE = 8
 
-#: The distance of a source of which nothing is shared, in log RTT, and what each common byte takes off.
+#: Distance of a source without shared destinations, in log RTT, and how much each common byte reduces it.
 _STRANGE, _COMMON_BYTE = 0.5, 0.03
 
 
@@ -46,7 +47,7 @@ def _distance(
     other: int, src: np.ndarray, own_dst: np.ndarray, own_log: np.ndarray,
     sources: np.ndarray, by_source: np.ndarray, s_dst: np.ndarray, s_rtt: np.ndarray,
 ) -> float:  # fmt: skip
-    """Mean difference of log RTT to shared destinations, drawn towards that of a stranger."""
+    """Mean absolute difference of log RTT to shared destinations, shrunk to that of an unrelated source."""
     strange = _STRANGE - _COMMON_BYTE * _common_bytes(src, sources[other])
     total, shared = 0.0, 0
     begin, end = by_source[other], by_source[other + 1]
@@ -66,13 +67,15 @@ def nearest(
     asked: int, rank: int, src: np.ndarray, own_dst: np.ndarray, own_log: np.ndarray,
     crossing: tuple[np.ndarray, ...], best_at: np.ndarray, best_distance: np.ndarray,
 ) -> int:  # fmt: skip
-    """Places in the list of the asked destination of the nearest sources, nearest first; returns how many.
+    """Find the sources of a destination that are nearest to a source; returns their number.
 
     Args:
       asked: number of the destination.
-      rank: where the source would stand among the numbered ones.
+      rank: position of the source in the order of the numbered sources.
       src: uint8 [16].
-      own_dst, own_log: the source's own results: number of the destination or -1, log RTT or NaN.
+      own_dst, own_log: results of the source: number of the destination or -1, log RTT or NaN.
+      best_at, best_distance: filled with the positions of the nearest sources in the destination's list, and
+        their distances, nearest first.
     """
     _, sources, _, by_source, s_dst, s_rtt, by_destination, d_src, _ = crossing
     first, last = by_destination[asked], by_destination[asked + 1]
@@ -103,7 +106,7 @@ class Result:
 
 
 class Crossed:
-    """One median per pair of the measurements that answers may rest on."""
+    """Median RTT of every pair in the measurements that answers may use."""
 
     def __init__(self, train: Columns):
         sources, src = numbered(train.src)
@@ -119,10 +122,11 @@ class Crossed:
     def groups(
         self, src: np.ndarray, dst: np.ndarray, own: Sequence[Result], room: int
     ) -> list[list[Result]]:
-        """The results of other sources, nearest last, as many as fit into `room` measurements and sources.
+        """Return the results of other sources, one group per source, the nearest source last.
 
         Args:
           own: results of the source itself, most relevant first.
+          room: largest number of measurements, where each source counts as one more.
         """
         crossing = self.crossing
         asked = _find(self._words[1], dst)
@@ -170,7 +174,11 @@ def _find(words: np.ndarray, packed: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class CrossedQuestion:
-    """A question and its context: other sources' results, then its own source's."""
+    """A question and its context: results of other sources, then those of its own source.
+
+    Attributes:
+      own: number of results of its own source.
+    """
 
     src: Prefix
     dst: Prefix
@@ -185,7 +193,7 @@ class CrossedQuestion:
 def crossed_prompts(
     questions: Sequence[CrossedQuestion], keys: np.ndarray, encoding: RttEncoding, room: int
 ) -> list[Prompt]:
-    """Questions as tokens, up to RTT; each with pseudonyms under its key."""
+    """Encode questions as tokens, up to RTT, each with pseudonyms under its key."""
     total = sum(question.length for question in questions)
     columns = StatementColumns.empty(total)
     start = 0
@@ -226,16 +234,19 @@ def crossed_prompts(
 
 
 def measurements_that_fit(room: int, version: int, encoding: RttEncoding) -> int:
-    """How many measurements, each source counted as one more, fit into `room` tokens beside the question."""
+    """Number of measurements that fit into `room` tokens with the question; a source counts as one more."""
     address = 5 if version == 4 else 6
     measurement = 1 + address + 1 + encoding.bytes
     return max((room - 2 * address - 2) // measurement, 0)
 
 
 def own_results(past: Columns, src: bytes, order: np.ndarray) -> list[Result]:
-    """The chosen measurements of the source, each destination once, most relevant first.
+    """Choose one measurement of the source per destination, most relevant first.
 
-    Of a destination that has replied, a reply: a lost packet does not tell how far it is.
+    If a destination has replied, a reply is chosen: a failure does not tell the distance.
+
+    Args:
+      order: indices of the measurements, most relevant first.
     """
     words = np.ascontiguousarray(past.dst).view(np.uint64).reshape(-1, 2)
     shown = order[first_of_each(words[order])[:MOST_OWN]]

@@ -2,8 +2,8 @@
 
 A distribution is P(no reply) and, given a reply, a curve through points (ms, share of the replies below).
 The probability between two points is spread evenly, so density, quantiles, bin probabilities and CRPS
-follow exactly from the points. The network's answers, the simple methods' and their mixture all have this
-form; the i-th of `RttDistributions` is an `RttDistribution` over the same arrays.
+follow exactly from the points. Answers of the network, of the simple methods and of their mixture all have
+this form. Item i of an `RttDistributions` is an `RttDistribution` over the same arrays.
 """
 
 from abc import ABC, abstractmethod
@@ -15,11 +15,11 @@ import numpy as np
 
 from ping_llm.measurements.schema import NO_REPLY
 
-#: Upper bound on the bits of a result, so that one probability of zero does not make a mean infinite.
+#: Upper bound on the bits of a result, so that a single probability of zero does not make a mean infinite.
 WORST_BITS = 64.0
 
-#: Least distance of neighbouring points: a repeated value becomes a steep piece just above it (in its own
-#: millisecond bin) and not a jump.
+#: Least distance of neighbouring points, ms. A repeated value becomes a steep piece just above it (in its own
+#: millisecond bin) instead of a jump.
 _GAP_MS = 1e-7
 
 
@@ -51,7 +51,7 @@ class RttDistribution:
     def of_mass(
         cls, edges: np.ndarray, mass: np.ndarray, failure: float, unresolved: float = 0.0
     ) -> "RttDistribution":
-        """From the probability of each interval [edges[i], edges[i + 1])."""
+        """Make a distribution from the probability of each interval [edges[i], edges[i + 1])."""
         levels = np.concatenate([[0.0], np.cumsum(mass)])
         return cls(edges, levels / levels[-1], failure, unresolved=unresolved)
 
@@ -73,7 +73,7 @@ class RttDistribution:
     def quantile(self, levels: float | np.ndarray | Sequence[float]) -> np.ndarray:
         """The RTTs below which these shares of the replies lie."""
         levels = np.asarray(levels, np.float64)
-        # The first interval at whose end the level is reached: never one without mass.
+        # The first interval whose end reaches the level: it always has mass.
         at = np.clip(np.searchsorted(self.levels, levels, side="left"), 1, len(self.levels) - 1) - 1
         low, high = self.levels[at], self.levels[at + 1]
         share = np.where(high > low, (levels - low) / np.where(high > low, high - low, 1.0), 1.0)
@@ -99,7 +99,7 @@ class RttDistribution:
         return float(np.diff(self.levels) @ (self.edges[:-1] + self.edges[1:]) / 2)
 
     def central_mean(self, left_out: float = 0.01) -> float:
-        """The mean without the lowest and the highest half of `left_out`."""
+        """The mean without the share `left_out` of replies, half of it at each end."""
         low, high = left_out / 2, 1 - left_out / 2
         inner = (self.levels > low) & (self.levels < high)
         levels = np.concatenate([[low], self.levels[inner], [high]])
@@ -133,13 +133,13 @@ class RttDistribution:
         return min(1.0, 2 * min(below, 1 - below))
 
     def sample(self, count: int, generator: np.random.Generator) -> np.ndarray:
-        """RTTs, -1 where there was no reply."""
+        """Draw `count` RTTs; -1 is no reply."""
         failed = generator.random(count) < self.failure
         return np.where(failed, NO_REPLY, self.quantile(generator.random(count)))
 
 
 def shared_edges(parts: Sequence[RttDistribution]) -> tuple[np.ndarray, bool]:
-    """The points between which every curve is a line, and whether each curve has just these."""
+    """Points between which every curve is linear, and whether all curves have exactly these points."""
     first = parts[0].edges
     if all(len(part.edges) == len(first) and (part.edges == first).all() for part in parts):
         return first, True
@@ -147,7 +147,7 @@ def shared_edges(parts: Sequence[RttDistribution]) -> tuple[np.ndarray, bool]:
 
 
 def mix(parts: Sequence[RttDistribution], weights: Sequence[float] | None = None) -> RttDistribution:
-    """The mixture of distributions, exact: failures and replies are weighted together."""
+    """Mix distributions exactly, failures and replies together; by default with equal weights."""
     shares = np.full(len(parts), 1.0) if weights is None else np.asarray(weights, np.float64)
     shares = shares / shares.sum()
     failure = float(sum(share * part.failure for share, part in zip(shares, parts, strict=True)))
@@ -162,15 +162,15 @@ def mix(parts: Sequence[RttDistribution], weights: Sequence[float] | None = None
     return RttDistribution(edges, np.asarray(levels), failure, unresolved=unresolved)
 
 
-#: `typical` looks for its interval in steps of 0.5 %.
+#: Levels of the quantiles that `typical` searches: steps of 0.5 %.
 _TYPICAL_LEVELS = np.arange(1, 200) / 200
 
 
 def typical(quantiles: np.ndarray, share: float) -> np.ndarray:
-    """The middle of each row's narrowest interval (in log RTT) that holds this share; [n].
+    """Middle of each row's narrowest interval (in log RTT) that holds this share, [n].
 
-    The median has the least mean absolute error. This estimate is close more often: with several modes it
-    lies in one of them, where the median may fall between them.
+    The median has the least mean absolute error. This estimate is close to the result more often: of a
+    distribution with several modes it lies in one of them, while the median may fall between them.
 
     Args:
       quantiles: [n, 199] at 0.5 %, 1 % …
@@ -182,7 +182,7 @@ def typical(quantiles: np.ndarray, share: float) -> np.ndarray:
 
 
 class Predictive(ABC):
-    """Answers to n queries. `failure` is P(no reply); everything else is given a reply."""
+    """Answers to n queries. `failure` is P(no reply); all other values are conditional on a reply."""
 
     failure: np.ndarray  # float64 [n]
 
@@ -192,7 +192,7 @@ class Predictive(ABC):
 
     @abstractmethod
     def quantile(self, levels: np.ndarray | list[float]) -> np.ndarray:
-        """[n, m] quantiles at m levels."""
+        """Quantiles at m levels, [n, m]."""
 
     @abstractmethod
     def crps(self, rtt: np.ndarray) -> np.ndarray:
@@ -211,13 +211,13 @@ class Predictive(ABC):
         return self.median
 
     def bin_probability(self, rtt: np.ndarray) -> np.ndarray:
-        """P([k, k + 1)) for the millisecond bin k of each result, [n]."""
+        """Probability of the millisecond bin [k, k + 1) of each result, [n]."""
         low = np.floor(np.maximum(rtt, 0.0))
         out: np.ndarray = np.maximum(self.cdf(low + 1.0) - self.cdf(low), 0.0)
         return out
 
     def probability(self, rtt: np.ndarray) -> np.ndarray:
-        """P(result), [n]: of its millisecond bin, or of no reply (NO_REPLY)."""
+        """Probability of each result, [n]: its millisecond bin, or no reply (NO_REPLY)."""
         return np.where(rtt == NO_REPLY, self.failure, (1.0 - self.failure) * self.bin_probability(rtt))
 
     def bits(self, rtt: np.ndarray) -> np.ndarray:
@@ -232,7 +232,7 @@ class RttDistributions(Predictive):
       values: [r, k] ms, ascending in each row.
       levels: [r, k] or [k], ascending from 0 to 1.
       failure: [n].
-      row: int [n], which of the r rows answers each query; by default the i-th answers the i-th.
+      row: int [n], the row that answers each query; by default row i answers query i.
       point: [n], the point estimate; by default the median.
     """
 
@@ -265,7 +265,7 @@ class RttDistributions(Predictive):
         return RttDistribution(self.values[row], self.levels[row], float(self.failure[index]), guess)
 
     def take(self, rows: np.ndarray) -> "RttDistributions":
-        """Some of them, in this order."""
+        """Return the distributions with these indices, in this order."""
         point = None if self._point is None else self._point[rows]
         return RttDistributions(self.values, self.levels, self.failure[rows], self.row[rows], point)
 
@@ -278,7 +278,7 @@ class RttDistributions(Predictive):
         return out
 
     def on(self, grid: np.ndarray) -> np.ndarray:
-        """[n, len(grid)]: P(RTT ≤ grid | reply)."""
+        """P(RTT ≤ grid | reply), [n, len(grid)]."""
         out: np.ndarray = _kernels().on_grid(self.values, self.levels, self.row, grid)
         return out
 
@@ -289,7 +289,7 @@ class RttDistributions(Predictive):
         return out
 
     def typical(self, share: float) -> np.ndarray:
-        """[n]: the middle of the narrowest interval that holds this share of the replies."""
+        """Middle of the narrowest interval that holds this share of the replies, [n]."""
         return typical(self.quantile(_TYPICAL_LEVELS), share)
 
     def crps(self, rtt: np.ndarray) -> np.ndarray:
@@ -304,7 +304,7 @@ def mixed(
     weight: np.ndarray,
     failure: np.ndarray,
 ) -> RttDistributions:
-    """(1 - weight) of each row's distribution plus weight of the background's only row.
+    """Mix each row's distribution with share (1 - weight) and the background's only row with share weight.
 
     The background bounds the cost of a confident wrong prediction.
     """
@@ -318,6 +318,6 @@ def mixed(
 
 
 def _kernels() -> ModuleType:
-    from ping_llm.answer import distribution_kernels  # importing Numba takes half a second
+    from ping_llm.answer import distribution_kernels  # imported late: Numba takes half a second
 
     return distribution_kernels

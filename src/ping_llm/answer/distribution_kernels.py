@@ -41,7 +41,7 @@ def quantile(values: np.ndarray, levels: np.ndarray, row: np.ndarray, wanted: np
 
 @kernel
 def crps(values: np.ndarray, levels: np.ndarray, row: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """∫ (F(x) - [x ≥ y])² dx, piece by piece: the square of a line from a to b integrates to
+    """CRPS, ∫ (F(x) - [x ≥ y])² dx, by pieces: the square of a line from a to b integrates to
     width · (a² + ab + b²) / 3."""
     out = np.empty(len(row))
     for i in range(len(row)):
@@ -93,7 +93,7 @@ def mix(
 
 @kernel
 def on_grid(values: np.ndarray, levels: np.ndarray, row: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """F at every point of one ascending grid, for each row: both are walked through once."""
+    """F at every point of one ascending grid, for each row, in one pass over both."""
     out = np.empty((len(row), len(grid)))
     for i in range(len(row)):
         x, f = values[row[i]], levels[row[i]]

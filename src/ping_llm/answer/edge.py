@@ -1,6 +1,6 @@
 """An edge export on a small device: its model, and the command of its runner.
 
-Everything here and whatever it imports runs with NumPy and onnxruntime alone; `edge_export.py` packs it.
+This module and all that it imports run with NumPy and onnxruntime alone; `edge_export.py` packs them.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RttEncoding, rtt_encoding
 if TYPE_CHECKING:
     from ping_llm.model.engine import Engine
 
-#: Of tokens.json, as in other exports (`model.export.FORMAT`).
+#: Formats of tokens.json that can be read, as in other exports (`model.export.FORMAT`).
 _FORMATS = (1, 2, 3)
 
 CONFIG, TOKENS, VERDICT = "config.json", "tokens.json", "verdict.json"
@@ -41,7 +41,7 @@ def is_edge(folder: Path) -> bool:
 
 
 def load(folder: Path, *, int8: bool = False, threads: int = 0) -> RttModel:
-    """The model of an edge export.
+    """Load the model of an edge export.
 
     Args:
       int8: whether to run the graph with 8-bit weights.
@@ -63,7 +63,7 @@ def load(folder: Path, *, int8: bool = False, threads: int = 0) -> RttModel:
 
 
 def encoding_of(tokens: dict[str, Any], origin: Path) -> RttEncoding:
-    """How the RTTs of a model are written."""
+    """Return the RTT encoding of a model."""
     try:
         return rtt_encoding(
             tokens.get("rtt_encoding", "compact"), tokens.get("clip_limit_ms") or DEFAULT_CLIP_LIMIT_MS
@@ -73,14 +73,14 @@ def encoding_of(tokens: dict[str, Any], origin: Path) -> RttEncoding:
 
 
 def lost_to(stack: Path | None) -> dict[str, dict[str, Any]]:
-    """What the run's report says of simple methods that were better: `fit` writes it beside the stack."""
+    """Read which simple methods were better in the run's report; `fit` writes this to the stack's folder."""
     path = None if stack is None else stack / VERDICT
     return json.loads(path.read_text())["lost_to"] if path is not None and path.is_file() else {}
 
 
 def read_context(path: Path) -> Context:
-    """Earlier measurements from a CSV file with src_addr, dst_addr, rtt and, where known, event_time and
-    the columns of conditions.
+    """Read earlier measurements from a CSV file with the columns src_addr, dst_addr, rtt and, where known,
+    event_time and those of conditions.
     """
     src, dst, time, rtt = [], [], [], []
     also: dict[str, list[float]] = {name: [] for name in LARGEST}
@@ -116,7 +116,7 @@ def read_context(path: Path) -> Context:
 
 
 def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
-    """The runner's command: `python rtt.pyz --src … --dst …`."""
+    """Run the command of the runner: `python rtt.pyz --src … --dst …`."""
     parser = argparse.ArgumentParser(
         prog="rtt.pyz", description="RTT distribution and probability of no reply between two addresses."
     )

@@ -1,9 +1,9 @@
 """Writes an edge export: the graphs, the stack, the tokens, and a runner in one file.
 
-The runner is a zip that Python runs (PEP 441). It holds the modules that answer about RTTs as they are, so
-that a device answers as the run does: all methods of the stack, and its calibration. Two things are replaced.
-`compiled` leaves kernels as plain Python, so Numba is not needed. `pyarrow` is a placeholder: these modules
-name its types and do not use them.
+The runner is a zip file that Python runs (PEP 441). It holds unchanged copies of the modules that answer
+about RTTs, so a device answers as the run does: all methods of the stack, and its calibration. Two modules
+are replaced. `compiled` leaves kernels as plain Python, so Numba is not needed. `pyarrow` is a placeholder,
+because these modules name its types but do not use them.
 """
 
 import ast
@@ -26,7 +26,7 @@ from ping_llm.model.packaged import base_folder
 RUNNER, README = "rtt.pyz", "README.md"
 
 _PACKAGE = Path(ping_llm.__file__).parent
-#: Where the imports are followed from: the command, and what is imported late on its way.
+#: Modules from which imports are followed: the command, and the modules that it imports late.
 _ROOTS = (
     "ping_llm.answer.edge",
     "ping_llm.answer.distribution_kernels",
@@ -130,7 +130,7 @@ def write(run: Path, out: Path) -> dict[str, Any]:
         about = _WITH_STACK if model.stack is not None else _WITHOUT_STACK
         row = "| stack/ | simple methods, weights and calibration |\n" if model.stack is not None else ""
         write_text(out / README, _ABOUT.format(stack=about, stack_files=row))
-        # Last: a folder with config.json is whole.
+        # Written last: a folder with config.json is complete.
         write_json(out / edge.CONFIG, model.config.to_llama())
     files = sorted(path for path in out.rglob("*") if path.is_file())
     return {
@@ -151,7 +151,7 @@ def _write_stack(stack: Path, out: Path) -> None:
 
 
 def _pack(path: Path) -> None:
-    """The runner, the same bytes for the same modules."""
+    """Write the runner; the same modules give the same bytes."""
     held = {str(file.relative_to(_PACKAGE.parent)): file.read_text(encoding="utf-8") for file in _modules()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
         for name, content in sorted((held | _REPLACED).items()):
@@ -159,7 +159,7 @@ def _pack(path: Path) -> None:
 
 
 def _modules() -> list[Path]:
-    """The files of the package that the runner imports."""
+    """Files of the package that the runner imports."""
     found: dict[str, Path] = {}
     waiting = list(_ROOTS)
     while waiting:
@@ -182,7 +182,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def _imports(body: list[ast.stmt]) -> list[str]:
-    """What a module imports when it is imported itself; `from ping_llm.tokens import vocab` names two."""
+    """Modules imported at the top level of a module; `from ping_llm.tokens import vocab` names two."""
     names = []
     for node in body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:

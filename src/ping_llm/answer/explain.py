@@ -1,9 +1,9 @@
-"""Why an answer is what it is: the same question with less to go by.
+"""Explanation of an answer: the answers to the same question with less information.
 
-Each of the most relevant measurements of the context is left out once; and the question is asked without
+Each of the most relevant measurements of the context is left out once. The question is also asked without
 any context, with the pair's own past only, with everything but the pair's past, and about the two prefixes
 instead of the addresses. The distance to the full answer is given in ms between medians and in bits: the
-Kullback-Leibler divergence, what believing the lesser answer would cost per result if the full one is right.
+Kullback-Leibler divergence, the cost per result of using the reduced answer if the full one is right.
 """
 
 from collections.abc import Sequence
@@ -23,25 +23,25 @@ from ping_llm.measurements.addresses import Prefix, unpack_one
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
-#: Measurements that are left out one by one.
+#: Largest number of measurements that are left out one by one.
 LEFT_OUT = 20
 
-#: Of the context at most so many measurements are kept, the most relevant ones.
+#: Largest context, in measurements; the most relevant ones are kept.
 MOST = 2000
 
-#: Bytes of the prefixes that are asked about instead of the addresses: /16, and /48 of IPv6.
+#: Bytes of the prefixes that are used instead of the addresses, by IP version: /16, and /48 for IPv6.
 _PREFIX_BYTES = {4: 2, 6: 6}
 
 
 @dataclass(frozen=True)
 class Influence:
-    """The answer with less to go by.
+    """An answer from less information.
 
     Attributes:
-      rests_on: what the answer still rests on, in words.
-      answer: that answer.
-      moved_ms: the full answer's median minus this one's.
-      bits: the divergence of this answer from the full one.
+      rests_on: the information that it uses, in words.
+      answer: the answer.
+      moved_ms: median of the full answer minus median of this one.
+      bits: divergence of this answer from the full one.
     """
 
     rests_on: str
@@ -51,7 +51,7 @@ class Influence:
 
     @classmethod
     def of(cls, rests_on: str, full: RttAnswer, answer: RttAnswer) -> "Influence":
-        """What the answer with less is beside the full one."""
+        """Compare an answer from less information with the full one."""
         moved = full.distribution.median - answer.distribution.median
         return cls(rests_on, answer, moved, divergence(full.distribution, answer.distribution))
 
@@ -62,11 +62,11 @@ class Influence:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The answer, what each measurement did to it, the strongest first, and what is left without each source.
+    """The answer, the influence of single measurements on it, and the answers from other information.
 
     Attributes:
-      measurements: one per measurement that was left out.
-      alternatives: by what the answer would rest on instead.
+      measurements: one influence per measurement that was left out, the strongest first.
+      alternatives: answers without context, from the pair's past only, and so on.
     """
 
     answer: RttAnswer
@@ -84,7 +84,11 @@ class Explanation:
 def explain(
     model: "Model", question: Question, data: Data | None = None, left_out: int = LEFT_OUT
 ) -> Explanation:
-    """Ask a question again and again with less."""
+    """Answer a question in full and with parts of its information left out.
+
+    Args:
+      left_out: largest number of measurements to leave out one by one.
+    """
     dst = question.dst
     if dst is None:
         raise UsageError("an rtt question needs a destination")
@@ -140,7 +144,7 @@ def _words(context: Context, number: int) -> str:
 
 
 def divergence(right: RttDistribution, wrong: RttDistribution, most: float = 40.0) -> float:
-    """Σ p log2(p / q) over millisecond bins and no reply; a bin that q denies costs at most `most` bits."""
+    """Σ p log2(p / q) over millisecond bins and no reply; the factor log2(p / q) is at most `most`."""
     last = int(np.ceil(max(_highest([right, wrong]), 1.0)))
     bins = np.arange(last + 2, dtype=np.float64)
     shares = []
@@ -154,5 +158,5 @@ def divergence(right: RttDistribution, wrong: RttDistribution, most: float = 40.
 
 
 def _highest(distributions: Sequence[RttDistribution]) -> float:
-    """Below it lie all but a millionth of the replies."""
+    """RTT in ms below which all but one millionth of the replies of every distribution lie."""
     return max(float(each.quantile(1 - 1e-6)) for each in distributions)

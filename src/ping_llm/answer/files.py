@@ -1,4 +1,4 @@
-"""Tables that belong to a query: contexts, pairs, measurements to score."""
+"""Input tables of a query: contexts, pairs, measurements to score."""
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,12 +16,12 @@ from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.schema import END_TIME_US, MAX_RTT_MS, NO_REPLY
 from ping_llm.rows.manifest import MANIFEST_FILE
 
-#: Where a row of a table is, for messages.
+#: Returns the location of a row of a table, for messages.
 Place = Callable[[int], str]
 
 
 class Given:
-    """The rows of whatever `ingest` reads, or of probe rows, in parts: each a table and its places."""
+    """Measurements of files that `ingest` reads, or of probe rows, in parts: (table, location of a row)."""
 
     def __init__(self, path: Path, needs: Sequence[str], src: str | None = None):
         self._path, self._needs, self._src = path, needs, src
@@ -56,11 +56,12 @@ def read_columns(
     src: str | None = None,
     optional: Collection[str] = (),
 ) -> Columns:
-    """The measurements of a file or folder, the first `limit` of them, in its order.
+    """Read the measurements of a file or folder, in its order.
 
     Args:
+      limit: largest number of measurements; the first ones are read.
       optional: names of the optional columns to read, where the table has them.
-      src: where ping, fping or mtr were run, if it is the output of one of them.
+      src: the address where ping, fping or mtr was run, for the output of one of them.
     """
     parts: list[Columns] = []
     left = limit
@@ -81,9 +82,11 @@ def to_columns(
     needs: tuple[str, ...],
     optional: Collection[str] = (),
 ) -> Columns:
-    """Check and convert. `needs` names the required columns; the others may be missing or null.
+    """Check a table and convert it to columns. An unknown time becomes -1, an unknown rtt NaN.
 
-    An unknown time is -1, an unknown rtt NaN.
+    Args:
+      needs: names of the required columns; others may be missing or null.
+      optional: names of the optional columns to read, where the table has them.
     """
     given = _by_our_names(table, origin, needs)
     place = _place(origin)
@@ -122,7 +125,7 @@ def _place(origin: Place | str) -> Place:
 def _by_our_names(
     table: pa.Table | pa.RecordBatch, origin: Place | str, needs: Sequence[str]
 ) -> dict[str, pa.Array]:
-    """The columns that we know, by our names, under whatever name `ingest` would know them by."""
+    """Known columns of a table by their names here, found under any name that `ingest` accepts."""
     from ping_llm.ingest.tables import match_columns
 
     names = table.schema.names
@@ -138,7 +141,7 @@ def _by_our_names(
 
 
 def _times(given: dict[str, pa.Array], place: Place, count: int) -> np.ndarray:
-    """µs of the times: timestamps, ISO texts, or numbers of seconds; -1 where not known."""
+    """Times in µs, from timestamps, ISO texts or numbers of seconds; -1: unknown."""
     from ping_llm.ingest import arrays, parquet_tables
     from ping_llm.measurements.rules import BAD, GIVEN, MISSING
 
@@ -154,7 +157,7 @@ def _times(given: dict[str, pa.Array], place: Place, count: int) -> np.ndarray:
 
 
 def _rtts(given: dict[str, pa.Array], place: Place, count: int, needed: bool) -> np.ndarray:
-    """RTTs in ms; NaN where not known."""
+    """RTTs in ms; NaN: unknown."""
     from ping_llm.ingest import arrays
     from ping_llm.measurements.rules import BAD
 
@@ -170,7 +173,7 @@ def _rtts(given: dict[str, pa.Array], place: Place, count: int, needed: bool) ->
 
 
 def _probe_ids(given: dict[str, pa.Array]) -> np.ndarray | None:
-    """Probes by their number, for names such as probe:1234; what is none is unknown."""
+    """Probe numbers, for names such as probe:1234; an invalid number becomes UNKNOWN."""
     from ping_llm.ingest import arrays
     from ping_llm.measurements.rules import UNKNOWN
 
@@ -181,7 +184,7 @@ def _probe_ids(given: dict[str, pa.Array]) -> np.ndarray | None:
 
 
 def _numbers(given: dict[str, pa.Array], place: Place, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    """Those of the wanted columns that the table has; -1 where not known."""
+    """The requested columns that the table has; -1: unknown."""
     from ping_llm.ingest import arrays
 
     out = {}
@@ -190,7 +193,7 @@ def _numbers(given: dict[str, pa.Array], place: Place, wanted: Collection[str]) 
             continue
         read = arrays.integers if column in WHOLE else arrays.optional_floats
         values, bad = read(given[column])
-        # Tokens hold no larger probe id, but a table may: such a one is not stated.
+        # A table may have larger probe ids than tokens can hold: those are not stated.
         values = np.where((values > largest) & (column == "probe_id"), -1, values)
         bad = bad | ~((values == -1) | ((values >= 0) & (values <= largest)))
         if bad.any():
@@ -201,7 +204,9 @@ def _numbers(given: dict[str, pa.Array], place: Place, wanted: Collection[str]) 
 
 
 def read_questions(path: Path, optional: Collection[str] = ()) -> tuple[list[Question], np.ndarray | None]:
-    """A table of src_addr, dst_addr (addresses or prefixes) and, if known, event_time, rtt, conditions.
+    """Read questions, and the observed RTTs if there are any, from a file.
+
+    Its columns are src_addr, dst_addr (addresses or prefixes) and, if known, event_time, rtt, conditions.
 
     Args:
       optional: conditions that the model was trained on. A note names the others that the table has.
@@ -221,7 +226,10 @@ def read_questions(path: Path, optional: Collection[str] = ()) -> tuple[list[Que
 
 
 def conditions_in(table: pa.Table | pa.RecordBatch) -> list[str]:
-    """Names of the conditions that a table of questions states; packet errors are a result, no question."""
+    """Names of the conditions that a table of questions states.
+
+    Packet errors are left out: they are part of a result, not of a question.
+    """
     from ping_llm.ingest.tables import match_columns
 
     places = match_columns(table.schema.names)
@@ -234,7 +242,7 @@ def conditions_in(table: pa.Table | pa.RecordBatch) -> list[str]:
 def questions_of(
     content: pa.Table | pa.RecordBatch, origin: Place | str, optional: Collection[str] = ()
 ) -> tuple[list[Question], np.ndarray | None]:
-    """The same of a table in memory."""
+    """Make questions from a table in memory, as `read_questions` does from a file."""
     given, place = _by_our_names(content, origin, ("src_addr", "dst_addr")), _place(origin)
     times = _times(given, place, content.num_rows)
     wanted = [name for name in conditions_in(content) if name in optional]

@@ -1,4 +1,4 @@
-"""Sampling of whole measurements. Every token is masked by the grammar, so the result always decodes."""
+"""Sampling of whole measurements. The grammar masks every token, so the result can always be decoded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from ping_llm.tokens.vocab import Field
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
-#: Tokens of the longest measurement of the default fields, and of all.
+#: Tokens of the longest measurement: of the default fields, plus those of all optional fields.
 _LONGEST = 60 + sum(vocab.OPTIONAL_LENGTHS.values())
-#: Tokens of an average one, with its time and sometimes a prefix or a source.
+#: Tokens of an average measurement, with its time and sometimes a prefix or a source.
 ROOM_IPV4, ROOM_IPV6 = 18, 30
 _FIELDS = {"src": Field.SRC, "dst": Field.DST, "time": Field.TIME, "rtt": Field.RESULT, **vocab.OPTIONAL}
 
@@ -30,7 +30,7 @@ class Generated:
 
     Attributes:
       histories: the new measurements of each history.
-      notes: sentences about what was left out.
+      notes: sentences about measurements that were left out.
       optional: names of the optional fields that the model was trained on.
     """
 
@@ -53,10 +53,13 @@ def generate(
 ) -> Generated:
     """Continue `beginning` (tokens, may be empty) `histories` times.
 
-    With `goes_on` the last measurement of the beginning is completed and is the first new one. There are
-    fewer than requested where the length that the model was trained on is reached. A history has one source,
-    every measurement a destination and a result, and addresses are whole unless `prefixes` are allowed.
-    Every measurement that is begun states the fields of `stated` (tokens) first.
+    A history has one source, and every measurement has a destination and a result. Histories have fewer
+    measurements than requested if they reach the length that the model was trained on.
+
+    Args:
+      goes_on: whether to complete the last measurement of the beginning, which is then the first new one.
+      prefixes: whether to allow prefixes; otherwise addresses are whole.
+      stated: tokens of the fields that every new measurement states first.
     """
     if histories < 1 or measurements < 1:
         raise UsageError(f"histories and measurements must be at least 1, not {histories} and {measurements}")
@@ -119,7 +122,7 @@ _NEEDED = frozenset({Field.DST, Field.RESULT})
 
 @dataclass(frozen=True)
 class _Source:
-    """What a history has decided about its source: whether it was stated, and the IP version."""
+    """State of a history's source: whether it was stated, and the IP version."""
 
     stated: bool = False
     version: int | None = None
@@ -136,7 +139,7 @@ class _Source:
         return source
 
     def allowed(self, place: Grammar, prefixes: bool) -> np.ndarray:
-        """What may come next by the grammar, of this source only."""
+        """Mask of the tokens that the grammar allows next for a history of this source."""
         mask = place.allowed()
         mask[vocab.PREFIX_END] &= prefixes
         for role, version in _VERSIONS.items():
@@ -147,5 +150,5 @@ class _Source:
 
 
 def _last_measurement(ids: Sequence[int] | np.ndarray) -> int:
-    """Where the measurement that is not whole begins."""
+    """Position at which the last, incomplete measurement begins."""
     return int(np.flatnonzero(np.asarray(ids) == vocab.MEASUREMENT)[-1])

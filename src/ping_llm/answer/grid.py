@@ -1,12 +1,12 @@
-"""The RTTs at which the curves of a stack are kept, and what is done to curves there."""
+"""The RTT grid on which a stack keeps its curves, and operations on such curves."""
 
 import numpy as np
 
 from ping_llm.compiled import COMPILED, kernel
 from ping_llm.measurements.schema import MAX_RTT_MS
 
-#: 0.02 ms apart to 2 ms, 0.1 ms to 100, 0.25 ms to 400, every whole millisecond to 2 s, so that bits are
-#: exact there, then 2 % apart.
+#: RTTs of the grid, ms: steps of 0.02 ms up to 2 ms, 0.1 ms up to 100, 0.25 ms up to 400, 1 ms up to 2 s,
+#: then 2 %. All whole milliseconds up to 2 s are in it, so that bits are exact there.
 GRID = np.concatenate(
     [
         np.arange(0, 100) / 50,
@@ -18,29 +18,33 @@ GRID = np.concatenate(
 )
 GRID = np.append(GRID[GRID < MAX_RTT_MS], MAX_RTT_MS + 1)
 
-#: A tenth of a millisecond more or less is nothing to be off by: ratios are of RTT + this.
+#: Added to RTTs before ratios are taken, ms, because errors below a tenth of a millisecond do not matter.
 FLOOR_MS = 0.1
 
-#: A blur is a mean over this many shifts of equal probability.
+#: Number of shifts of equal probability that a blur averages over.
 SHIFTS = 32
 
 
 def capped(levels: np.ndarray, most_ms: float) -> np.ndarray:
-    """[n, GRID]: what lies above `most_ms` goes to the rest, in proportion."""
+    """Curves without the probability above `most_ms`, rescaled to 1; [n, GRID]."""
     last = min(int(np.searchsorted(GRID, most_ms)), len(GRID) - 1)
     out: np.ndarray = np.minimum(levels / np.maximum(levels[:, last : last + 1], 1e-9), 1.0)
     return out
 
 
 def blurred(levels: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """[n, GRID]: each curve blurred by a normal of this deviation in log RTT, [n]; 0 leaves it as it is."""
+    """Curves blurred by a normal distribution in log RTT, [n, GRID].
+
+    Args:
+      spread: standard deviation of the blur of each curve, [n]; 0 leaves a curve unchanged.
+    """
     make = _blurred if COMPILED else _blurred_plainly
     out: np.ndarray = make(GRID, np.ascontiguousarray(levels), np.asarray(spread, np.float64), shifts())
     return out
 
 
 def shifts() -> np.ndarray:
-    """Quantiles of a standard normal, of equal probability each."""
+    """Middles of SHIFTS parts of equal probability of a standard normal distribution."""
     from statistics import NormalDist
 
     return np.array([NormalDist().inv_cdf((k + 0.5) / SHIFTS) for k in range(SHIFTS)])
@@ -49,7 +53,7 @@ def shifts() -> np.ndarray:
 def _blurred_plainly(
     grid: np.ndarray, levels: np.ndarray, spread: np.ndarray, shifts: np.ndarray
 ) -> np.ndarray:
-    """The same without a compiler, on a small device: 3 ms for a curve, and as plain Python 210."""
+    """Blur with NumPy on small devices without a compiler: 3 ms per curve; `_blurred` in Python takes 210."""
     out = np.array(levels, np.float64)
     for i in np.flatnonzero(spread > 0).tolist():
         moved = (grid + FLOOR_MS) * np.exp(-spread[i] * shifts)[:, None] - FLOOR_MS
@@ -68,7 +72,7 @@ def _blurred(grid: np.ndarray, levels: np.ndarray, spread: np.ndarray, shifts: n
         out[i] = 0.0
         for k in range(len(shifts)):
             factor = np.exp(-spread[i] * shifts[k])
-            j = 1  # grid[j - 1] <= y < grid[j]: both ascend, so they are walked through once
+            j = 1  # grid[j - 1] <= y < grid[j]; both ascend, so one pass is enough
             for g in range(size):
                 y = (grid[g] + FLOOR_MS) * factor - FLOOR_MS
                 if y <= grid[0]:

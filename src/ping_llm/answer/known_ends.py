@@ -1,4 +1,4 @@
-"""Sources and destinations of data: what names stand for, what the page completes, what the map shows."""
+"""Sources and destinations of data, for resolving names, for the page's completions and for the map."""
 
 import threading
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from ping_llm.answer.show import moment_text
 from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix, is_ipv4, unpack
 from ping_llm.measurements.ids import hashed
 
-#: Rows are read until they have this many measurements, for the destinations: 2 s. Rows are in the order of
-#: a hash of their source, so the first ones are a fair sample.
+#: Largest number of measurements read to find the destinations; reading them takes 2 s. Rows are ordered by a
+#: hash of their source, so the first ones are a fair sample.
 _MOST_MEASUREMENTS = 2_000_000
-#: Ends that are kept of each kind, the most measured ones.
+#: Largest number of sources, and of destinations, that are kept: the most measured ones.
 _MOST_ENDS = 100_000
 
 
@@ -24,7 +24,7 @@ class Ends:
 
     Attributes:
       packed: uint8 [n, 16].
-      counts: int64 [n], measurements.
+      counts: int64 [n], number of measurements.
       texts: the same addresses as text.
     """
 
@@ -34,7 +34,7 @@ class Ends:
 
     @classmethod
     def of(cls, packed: np.ndarray, counts: np.ndarray) -> "Ends":
-        """The distinct addresses, with the sums of their counts."""
+        """Make ends from addresses: the distinct ones, with the sums of their counts."""
         _, first, inverse = np.unique(hashed(packed), return_index=True, return_inverse=True)
         sums = np.bincount(inverse, weights=counts, minlength=len(first)).astype(np.int64)
         order = np.argsort(-sums, kind="stable")[:_MOST_ENDS]
@@ -45,7 +45,7 @@ class Ends:
         return len(self.texts)
 
     def starting(self, text: str, version: int | None, limit: int) -> list[dict[str, Any]]:
-        """Those whose text starts with `text`, then those that contain it."""
+        """Ends whose text starts with `text`, then ends that contain it, at most `limit`."""
         ipv4 = is_ipv4(self.packed) if version is not None else None
         begins: list[int] = []
         contains: list[int] = []
@@ -65,7 +65,9 @@ class Ends:
 
 
 class KnownEnds:
-    """The ends of a model's data. Safe to use from several threads; not from the event loop: it reads."""
+    """The ends of a model's data. Safe to use from several threads, but not from the event loop: it reads
+    files.
+    """
 
     def __init__(self, data: Data):
         self._store = data.store
@@ -75,20 +77,20 @@ class KnownEnds:
         self.last_time = int(index.last_time.max()) if len(index) else None
         total = np.cumsum(np.asarray(index.counts, np.int64))
         read = int(np.searchsorted(total, _MOST_MEASUREMENTS, side="right"))
-        #: Whether every destination is known.
+        #: Whether all rows were read, so that every destination is known.
         self.complete = read >= len(index)
         block = self._store.read(np.arange(min(max(read, 1), len(index))))
         self.destinations = Ends.of(block.dst, np.ones(len(block.dst)))
         self._probe_ids, self._offsets, self._sources_read = block.probe_id, block.offsets, block.src
 
     def of_probe(self, number: int) -> list[Prefix]:
-        """The sources of a probe of RIPE Atlas."""
+        """Sources of a RIPE Atlas probe."""
         places = np.flatnonzero(self._probe_ids == number)
         rows = np.unique(np.searchsorted(self._offsets, places, side="right") - 1)
         return [Prefix.of(one) for one in np.unique(self._sources_read[rows], axis=0)]
 
     def of_source(self, src: Prefix) -> Ends:
-        """The destinations of one source."""
+        """Destinations of one source, from its last four rows."""
         rows = np.flatnonzero((self._store.index.src == np.frombuffer(src.packed, np.uint8)).all(axis=1))
         dst = self._store.read(rows[-4:]).dst
         return Ends.of(dst, np.ones(len(dst)))
@@ -104,7 +106,7 @@ class KnownEnds:
 
 
 class EndsOfData:
-    """The ends of the data that the model uses now, read when first asked for."""
+    """The ends of the data that the model uses at present, read on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -118,5 +120,5 @@ class EndsOfData:
 
 
 def network_of(packed: bytes) -> Prefix:
-    """The /16 of an IPv4 address, the /32 of an IPv6 address: a row of the table by prefix."""
+    """Prefix by which tables group an address: /16 of IPv4, /32 of IPv6."""
     return Prefix.of(np.frombuffer(packed, np.uint8), 2 if packed[:12] == MAPPED_PREFIX else 4)

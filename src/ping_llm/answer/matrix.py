@@ -1,11 +1,11 @@
-"""Sources × destinations: a latency matrix, made row by row.
+"""A latency matrix, sources × destinations, made row by row.
 
-OUT/matrix.json      what was asked; a second start with the same goes on
-    rows/*.parquet   one file per source, whole or not there
-    matrix.parquet   all of them, source by source, once every row is done
+OUT/matrix.json      the request; a second start with the same request resumes
+    rows/*.parquet   one complete file per source
+    matrix.parquet   all rows, source by source, written when every row is done
 
-Memory holds one source's answers. Everything else (CSV, netem commands, the JSON for simulators) is written
-from matrix.parquet, row group by row group.
+Memory holds the answers of one source. The other formats (CSV, netem commands, JSON for simulators) are
+written from matrix.parquet, row group by row group.
 """
 
 import base64
@@ -31,7 +31,7 @@ from ping_llm.locks import only_writer
 from ping_llm.pages import document
 from ping_llm.progress import Progress
 
-#: Quantiles of the RTT given a reply: enough to draw from, and the middle one is the median.
+#: Levels of the quantiles of the RTT given a reply: enough to sample from. The middle one is the median.
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 _NAMES = tuple(f"q{round(100 * level):02d}" for level in LEVELS)
 
@@ -42,7 +42,7 @@ _SCHEMA = pa.schema(
 )
 
 
-#: What answers: `rtt_stream` of a run or of a simple method.
+#: Function that answers questions: `rtt_stream` of a run or of a simple method.
 Ask = Callable[[Sequence[Question]], Iterator[tuple[int, RttAnswer]]]
 
 
@@ -60,8 +60,8 @@ def matrix(
 
     Args:
       sources, destinations: addresses or prefixes.
-      origin: what answers, for the check that a second start asks the same.
-      conditions: as of `Model.rtt`, of every pair.
+      origin: name of the model that answers, to check that a second start is for the same request.
+      conditions: as for `Model.rtt`, the same for every pair.
     """
     for words, given in (("source", sources), ("destination", destinations)):
         if not given:
@@ -85,7 +85,7 @@ def matrix(
         elif any(path.name != ".lock" for path in out.iterdir()):
             raise UsageError(f"{out} is not empty and holds no matrix: give another --out")
         else:
-            # Before anything is written: what cannot be asked is refused.
+            # Before anything is written, so that an invalid request leaves no files.
             first = _row(ask, sources[0], destinations, at, stated)
         write_json(saved, asked)
         rows = out / "rows"
@@ -104,7 +104,7 @@ def matrix(
 
 
 def _row(ask: Ask, src: str, destinations: Sequence[str], at: str | None, given: Conditions) -> pa.Table:
-    """The answers of one source; destinations of the other IP version are left out."""
+    """Table of the answers of one source; destinations of the other IP version are left out."""
     questions = []
     version = Question.of(src).src.version
     for dst in destinations:
@@ -134,7 +134,7 @@ def _join(parts: Iterable[Path], table: Path) -> None:
 
 
 def write_csv(table: Path, path: Path) -> None:
-    """The whole matrix, one pair per line: RTTs in ms with three decimals, probabilities with five."""
+    """Write the matrix as CSV, one pair per line: RTTs in ms with three decimals, probabilities with five."""
     with whole_file(path) as aside, pa.csv.CSVWriter(aside, _SCHEMA) as writer:
         for batch in pq.ParquetFile(table).iter_batches():
             for place, field in enumerate(_SCHEMA):
@@ -145,10 +145,10 @@ def write_csv(table: Path, path: Path) -> None:
 
 
 def write_netem(table: Path, path: Path, device: str = "eth0") -> None:
-    """A shell script per source host, in one file: `tc` commands that delay packets as the matrix says.
+    """Write a shell script of `tc` commands that emulate the matrix, one case per source host.
 
-    The sending side delays by the whole round trip: median, and (q75 - q25) / 1.35 as the deviation, which
-    netem draws from a normal distribution; and drops the share that gets no reply.
+    The sending host delays packets by the whole round trip: the median, with (q75 - q25) / 1.35 as standard
+    deviation of netem's normal distribution. It drops the share that gets no reply.
     """
     device = shlex.quote(device)
     with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
@@ -173,7 +173,7 @@ def write_netem(table: Path, path: Path, device: str = "eth0") -> None:
 
 
 def write_simulator(table: Path, path: Path) -> None:
-    """JSON for network simulators: per pair P(no reply) and quantiles of the RTT in ms."""
+    """Write JSON for network simulators: per pair P(no reply) and quantiles of the RTT in ms."""
     with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
         head = {"format": "ping-llm latency matrix", "version": 1, "unit": "ms", "levels": list(LEVELS)}
         file.write(json.dumps(head)[:-1] + ', "pairs": [')
@@ -200,7 +200,7 @@ def _by_source(table: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def medians(table: Path) -> tuple[list[str], list[str], np.ndarray]:
-    """Sources, destinations and medians [sources, destinations]; NaN where there is no pair."""
+    """Read sources, destinations and medians [sources, destinations]; NaN where there is no pair."""
     columns = pq.read_table(table, columns=["src", "dst", "q50"], read_dictionary=["src", "dst"])
     ends = [columns[name].unify_dictionaries().combine_chunks() for name in ("src", "dst")]
     names: list[list[str]] = [end.dictionary.to_pylist() for end in ends]
@@ -209,7 +209,8 @@ def medians(table: Path) -> tuple[list[str], list[str], np.ndarray]:
     return names[0], names[1], out
 
 
-#: A median on the page is a 16-bit number of tenths of a millisecond; the last two mean more, and no pair.
+#: Special values of the page's medians, which are 16-bit numbers of tenths of a millisecond: a larger median,
+#: and no pair.
 _MORE, _NONE = 65_534, 65_535
 
 _STYLE = (
@@ -242,13 +243,16 @@ canvas.onmousemove = event => {
 
 
 def write_html(table: Path, path: Path) -> None:
-    """A page with the heat map of the medians; pointing at a cell shows its pair. Nothing is fetched."""
+    """Write a page with a heat map of the medians; pointing at a cell shows its pair.
+
+    The page loads no external resources.
+    """
     sources, destinations, values = medians(table)
     known = np.isfinite(values)
     tenths = np.where(known, np.minimum(np.round(10 * np.nan_to_num(values)), _MORE), _NONE).astype("<u2")
-    # Colours up to the 99 % quantile: one far pair would leave all others dark.
+    # The colour scale ends at the 99 % quantile: with the maximum, one far pair would leave all others dark.
     most = max(float(np.quantile(tenths[known], 0.99)), 1.0) if known.any() else 1.0
-    # The names are addresses that were parsed: no text of a user's reaches the script.
+    # The names are parsed addresses, so no user text reaches the script.
     script = _SCRIPT.replace("NAMES", json.dumps([sources, destinations])).replace("MOST", f"{most:.0f}")
     body = (
         f"<h1>Latency matrix</h1><p>{len(sources):,} sources (rows) × {len(destinations):,} destinations "

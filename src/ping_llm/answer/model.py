@@ -45,10 +45,10 @@ class Model(RttModel, AddressQueries):
 
     Attributes:
       stack: None for a run that was never calibrated; its answers are those of the network alone.
-      data: where questions without a context take theirs from; None: nowhere.
-      data_note: why the data recorded in the run are not used, if they are not.
+      data: probe rows from which questions without a context take one; None: no data.
+      data_note: reason why the data recorded in the run are not used, if so.
       doubts: sentences about a training that was too short or had too little data.
-      lost_to: by test of the run's report, the simple method that was better, if one was.
+      lost_to: the simple method that was better, by test of the run's report, where one was.
       places: tables or databases of places, for names such as AS3333.
     """
 
@@ -57,12 +57,12 @@ class Model(RttModel, AddressQueries):
 
     @property
     def of_contexts(self) -> "Model":
-        """What answers a question that brings its own context."""
+        """The model for questions with their own context."""
         return self
 
     @property
     def names(self) -> Names:
-        """What looks up names: host names, and those that the places and the data know."""
+        """Resolver of names: host names, and names found in the places and the data."""
         # A copy of a model may have other data.
         if self._names is None or self._names[0] is not self.places or self._names[1] is not self.data:
             self._names = (self.places, self.data, Names(NameIndex(self.places, self.data)))
@@ -92,7 +92,7 @@ class Model(RttModel, AddressQueries):
 
     @classmethod
     def _loaded(cls, source: str | Path) -> Self:
-        """Everything but data."""
+        """Load everything except data."""
         cls._check_installed()
         model = export.read(source)
         encoding = edge.encoding_of(model.tokens, model.origin)
@@ -105,7 +105,7 @@ class Model(RttModel, AddressQueries):
 
     @staticmethod
     def _check_installed() -> None:
-        """Say what is not installed before what is wrong with a run."""
+        """Import what is needed, so that a missing package is reported before an error in the run."""
         import ping_llm.model.engine  # noqa: F401
 
     @staticmethod
@@ -178,13 +178,13 @@ class Model(RttModel, AddressQueries):
         quantiles: Sequence[float] = LEVELS,
         conditions: Given = None,
     ) -> Any:
-        """P(rtt, failure | src, dst, time, context), as evaluated.
+        """Return P(rtt, failure | src, dst, time, context), as evaluated.
 
-        Asked with a table (pandas, polars, pyarrow) of `src_addr`, `dst_addr` and, where known, `event_time`,
-        it returns a table of the same library with the columns `failure`, `point`, `q0.05`, `q0.5`, `q0.95`
-        (ms) and `kind` added. `context` may then be a table as well: each question sees its own source's.
-        Columns of conditions (`size`, `msm_id`, `probe_id`, `throughput_mbps`) count where the model was
-        trained on them.
+        Given a table (pandas, polars, pyarrow) of `src_addr`, `dst_addr` and, where known, `event_time`, it
+        returns a table of the same library with the columns `failure`, `point`, `q0.05`, `q0.5`, `q0.95`
+        (ms) and `kind` added. `context` may then be a table as well; each question uses the measurements of
+        its own source. Columns of conditions (`size`, `msm_id`, `probe_id`, `throughput_mbps`) are used where
+        the model was trained on them.
 
         Args:
           src, dst: addresses, prefixes such as 203.0.113.0/24 or 203.0.113.?, or names that stand for one:
@@ -195,8 +195,8 @@ class Model(RttModel, AddressQueries):
           raw: the exact distribution of the network alone, not calibrated.
           method: `stack`, `network` or a simple method that the run has.
           all_orders: with raw: average over the orders in which the question's fields can be stated.
-          quantiles: of a table's answers.
-          conditions: what is known besides, such as {"size": 1000}: any of `size`, `errors`, `msm_id`,
+          quantiles: levels of the quantiles, for a table.
+          conditions: further known values, such as {"size": 1000}: any of `size`, `errors`, `msm_id`,
             `probe_id` and `throughput` (Mbit/s) that the model was trained on.
         """
         if is_table(src):
@@ -216,10 +216,10 @@ class Model(RttModel, AddressQueries):
         observed: np.ndarray | None = None,
         levels: Sequence[float] = (0.5,),
     ) -> RttScores:
-        """P(failure), bits of the observed results and quantiles: exact, and much cheaper than distributions.
+        """Return P(failure), bits of observed results and quantiles; exact, much cheaper than distributions.
 
         Args:
-          questions: what is known, each with a context of its own if any.
+          questions: questions, each with a context of its own if any.
           observed: float64 [n], ms, -1 for no reply.
           levels: levels of the quantiles.
         """
@@ -239,16 +239,16 @@ class Model(RttModel, AddressQueries):
         method: str = STACK,
         conditions: Given = None,
     ) -> Ranking:
-        """Which destination is fastest for a source, or serves several sources best.
+        """Rank destinations: the fastest for a source, or the best for several sources.
 
         Args:
           src: one source, or several; a name, as for `rtt`, may stand for up to 20.
-          dst: the candidates, likewise.
-          context: past measurements of the only source.
-          objective_ms: for P(a reply within it).
-          timeout_ms: what no reply costs.
-          group: several sources: by their `mean`, or by the `worst` of them.
-          conditions: as of `rtt`.
+          dst: the candidates; names as for `src`.
+          context: past measurements of the source, if there is only one.
+          objective_ms: an RTT; the ranking then has P(reply within it).
+          timeout_ms: cost of no reply, ms.
+          group: how to combine several sources: their `mean`, or the `worst` of them.
+          conditions: as for `rtt`.
         """
         given = [src] if isinstance(src, str | Prefix) else src
         sources, candidates, notes = self.names.lists(given, dst)
@@ -261,7 +261,7 @@ class Model(RttModel, AddressQueries):
         )
 
     def explain(self, question: Question, *, left_out: int = LEFT_OUT) -> Explanation:
-        """What an answer would be without each measurement that it rests on."""
+        """Return the answer, and the answers without each measurement that it is based on."""
         return explain(self, question, self.data, left_out)
 
     def plan(
@@ -273,10 +273,10 @@ class Model(RttModel, AddressQueries):
         by: Measure = "bits",
         data: Data | str | Path | None = None,
     ) -> Plan:
-        """Which pairs to measure next, so that questions can be answered with most certainty.
+        """Choose the pairs to measure next, so that questions can be answered with most certainty.
 
         Args:
-          questions: pairs that answers are wanted about, with their conditions if any.
+          questions: pairs that answers are needed for, with their conditions if any.
           budget: number of measurements.
           candidates: pairs that can be measured; by default those of the questions.
           by: what to reduce: the entropy (`bits`), or the expected CRPS in ms (`crps`).

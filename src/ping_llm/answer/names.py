@@ -1,7 +1,7 @@
-"""What users write for an address: a host name, AS3333, country:NL or probe:1234.
+"""Names that users write for addresses: a host name, AS3333, country:NL or probe:1234.
 
-A host name stands for what it resolves to. The others stand for the addresses that the data know there, the
-most measured first, or, where the data have none, for the prefixes of a table of places.
+A host name stands for the address that it resolves to. The others stand for the addresses of the data that
+are there, the most measured first, or, where the data have none, for the prefixes of a table of places.
 """
 
 import re
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from ping_llm.measurements.places import Place, Places
 
 End = Literal["source", "destination"]
-#: The addresses of a host, the one that programs use first. It raises UsageError where there are none.
+#: Function that returns the addresses of a host, the one that programs use first. It raises UsageError if
+#: there are none.
 Resolver = Callable[[str], Sequence[Prefix]]
-#: Looks up a name: which end it is of, its place in a list, and how. A server adds the field to an error.
+#: Function that runs a lookup, given the kind of end, the position in a list, and the lookup itself. A server
+#: uses it to add the name of the field to an error.
 Attempt = Callable[[End, int, Callable[[], "Named"]], "Named"]
 
-#: Addresses that a name stands for at most, unless more are asked for.
+#: Default limit on the number of addresses that a name stands for.
 MOST = 20
 
 _HOST = re.compile(r"(?=.*[a-zA-Z])(?!-)[\w-]{1,63}(\.[\w-]{1,63})*\.?")
@@ -38,7 +40,7 @@ _PROBE = re.compile(r"probe:(\d{1,18})", re.IGNORECASE)
 
 
 def is_name(text: str | Prefix) -> bool:
-    """Whether a text is written as a name; not whether anybody knows it."""
+    """Whether a text has the form of a name; whether the name is known is not checked."""
     if isinstance(text, Prefix):
         return False
     text = text.strip()
@@ -46,19 +48,19 @@ def is_name(text: str | Prefix) -> bool:
 
 
 def is_host(text: str) -> bool:
-    """Whether a text is written as a host name."""
+    """Whether a text has the form of a host name."""
     text = text.strip()
     return bool(_HOST.fullmatch(text)) and not (_AS.fullmatch(text) or _COUNTRY.fullmatch(text))
 
 
 @dataclass(frozen=True)
 class Named:
-    """What a text stands for.
+    """A text and the addresses or prefixes that it stands for.
 
     Attributes:
-      text: as it was written.
+      text: the text as written.
       ends: addresses or prefixes.
-      note: a sentence on how it was understood; None for an address or prefix.
+      note: sentence on how the text was understood; None for an address or prefix.
     """
 
     text: str
@@ -76,7 +78,7 @@ class Named:
         return versions.pop() if len(versions) == 1 else None
 
     def only(self) -> "Named":
-        """The same where only a single address or prefix is of use.
+        """Return self, if it is a single address or prefix.
 
         Raises:
           UsageError: the name stands for several.
@@ -86,7 +88,7 @@ class Named:
         return self
 
     def matching(self, other: "Named") -> "Named":
-        """The ends of an IP version that the other has too; all, if there are none."""
+        """Keep the ends whose IP version the other name has too; all, if there are none."""
         shared = {end.version for end in other.ends}
         kept = tuple(end for end in self.ends if end.version in shared)
         return Named(self.text, kept or self.ends, self.note)
@@ -94,10 +96,10 @@ class Named:
 
 @dataclass(frozen=True)
 class QuestionEnds[Address]:
-    """Source and destination of a question, without names.
+    """Source and destination of a question, with names resolved.
 
     Attributes:
-      notes: what the names stand for.
+      notes: sentences on what the names stand for.
     """
 
     src: Address | None
@@ -106,14 +108,14 @@ class QuestionEnds[Address]:
 
 
 class NameIndex:
-    """The addresses and prefixes that places and data know, by AS, country and probe.
+    """Addresses and prefixes found in places and data, by AS, country and probe.
 
-    Each index is made when it is first needed, and once: 100,000 addresses take 2 s. Safe to use
-    from several threads.
+    Each index is made once, when it is first needed: 100,000 addresses take 2 s. Safe to use from several
+    threads.
 
     Args:
-      places: where prefixes are; or files that say it, read when needed.
-      data: the ends of data; or the data, or a folder of probe rows, read when needed.
+      places: locations of prefixes, or files with them, read when needed.
+      data: the ends of data, or the data, or a folder of probe rows, read when needed.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class NameIndex:
         self._by_end: dict[End, _ByPlace] = {}
 
     def at(self, place: int | str, end: End, version: int | None) -> tuple[Sequence[Prefix], str]:
-        """Addresses of the data in an AS (a number) or country, or else prefixes; and which of the two."""
+        """Addresses of the data in an AS (a number) or country, or else its prefixes; and a noun for them."""
         with self._lock:
             if found := self._of_data(end).at(place, version):
                 return found, f"{end}s of the data"
@@ -177,7 +179,7 @@ class NameIndex:
 
 
 class _ByPlace:
-    """Addresses or prefixes by the number of their AS and by their country, in the order given."""
+    """Addresses or prefixes by AS number and by country, in the given order."""
 
     def __init__(self, places: "Iterable[tuple[Prefix, Place]]"):
         found: dict[int | str, dict[Prefix, None]] = {}
@@ -192,10 +194,10 @@ class _ByPlace:
 
 
 def look_up(host: str) -> list[Prefix]:
-    """The addresses of a host by the system's resolver, the one that programs use first.
+    """Resolve a host by the system's resolver; the address that programs use comes first.
 
     Raises:
-      UsageError: it has none.
+      UsageError: the host has no address.
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
@@ -206,12 +208,12 @@ def look_up(host: str) -> list[Prefix]:
 
 
 class Names:
-    """Looks names up.
+    """Resolver of names.
 
     Args:
-      index: what places and data know.
-      resolve: gives the addresses of a host; None: host names are refused.
-      most: addresses that a name stands for at most.
+      index: addresses of places and data.
+      resolve: function that returns the addresses of a host; None: host names are refused.
+      most: largest number of addresses that a name stands for.
     """
 
     def __init__(
@@ -224,20 +226,20 @@ class Names:
         return self._resolve is not None
 
     def without_hosts(self) -> Self:
-        """The same, which refuses host names."""
+        """Return a copy that refuses host names."""
         made = copy(self)
         made._resolve = None
         return made
 
     def find(self, text: str | Prefix, end: End = "destination", version: int | None = None) -> Named:
-        """The addresses or prefixes that a text stands for.
+        """Return the addresses or prefixes that a text stands for.
 
         Args:
           end: whether a name stands for sources or for destinations of the data.
-          version: IP version, if only one is of use.
+          version: IP version, if only one can be used.
 
         Raises:
-          UsageError: it is neither an address nor a name that is known.
+          UsageError: the text is neither an address nor a known name.
         """
         if isinstance(text, Prefix):
             return Named(str(text), (text,))
@@ -257,15 +259,15 @@ class Names:
         raise UsageError(f"the {end} {problem}")
 
     def one(self, text: str, end: End = "destination", version: int | None = None) -> Named:
-        """The same where only a single address or prefix is of use.
+        """Return the single address or prefix that a text stands for.
 
         Raises:
-          UsageError: also if the name stands for several.
+          UsageError: as for `find`, or the name stands for several.
         """
         return self.find(text, end, version).only()
 
     def pair(self, src: str, dst: str) -> tuple[Named, Named]:
-        """The ends of one or several questions, of the same IP version where there is a choice."""
+        """Resolve the ends of one or several questions, to the same IP version where there is a choice."""
         source = self.find(src, "source", version_of(dst))
         destination = self.find(dst, "destination", source.version)
         return source.matching(destination), destination
@@ -276,10 +278,10 @@ class Names:
         dst: str | Prefix | None,
         attempt: Attempt = lambda end, place, find: find(),
     ) -> QuestionEnds[Prefix]:
-        """The ends of a single question, of the same IP version where there is a choice.
+        """Resolve the ends of a single question, to the same IP version where there is a choice.
 
         Raises:
-          UsageError: nobody knows a name, or it stands for several addresses.
+          UsageError: a name is unknown, or stands for several addresses.
         """
         source = destination = None
         if src is not None:
@@ -302,12 +304,12 @@ class Names:
         destinations: Sequence[str | Prefix],
         attempt: Attempt = lambda end, place, find: find(),
     ) -> tuple[list[Prefix], list[Prefix], tuple[str, ...]]:
-        """All that two lists stand for, of one IP version where there is a choice; and notes.
+        """Resolve two lists, to one IP version where there is a choice; returns the ends and notes.
 
-        Addresses of both versions stay: whoever is asked about them refuses them.
+        Written addresses of both versions are kept; the model refuses pairs of different versions.
 
         Raises:
-          UsageError: nobody knows a name.
+          UsageError: a name is unknown.
         """
         written = {version_of(text) for text in (*sources, *destinations)} - {None}
         version = written.pop() if len(written) == 1 else None
@@ -356,7 +358,7 @@ class Names:
 
 
 def notes_of(*named: Named | None) -> tuple[str, ...]:
-    """What each name stands for."""
+    """Sentences on what each name stands for."""
     return tuple(one.note for one in named if one is not None and one.note is not None)
 
 

@@ -1,7 +1,7 @@
-"""Earlier measurements of a source: read from the rows, and chosen as the context of a question.
+"""Earlier measurements of a source: reading them from the rows, and choosing the context of a question.
 
-Measurements of the same pair come first, the newest first, because on real data the last value of a pair is
-a strong predictor. Then come those to the same destination prefix, then the newest of each other
+Measurements of the same pair are chosen first, newest first, because on real data the last value of a pair
+is a strong predictor. Then come those to the same destination prefix, then the newest of each other
 destination, then the rest.
 """
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from ping_llm.rows.block import RowBlock
     from ping_llm.rows.store import RowStore
 
-#: A neighbour of a destination shares these first bytes with it: /24 of IPv4 (packed at 12), /48 of IPv6.
+#: Leading bytes that a neighbour shares with a destination: /24 of IPv4 (packed at 12), /48 of IPv6.
 _NEIGHBOUR_BYTES = {4: 15, 6: 6}
-#: Largest share of the context that is of the pair itself.
+#: Largest share of the context that measurements of the pair itself may take.
 PAIR_SHARE = 1.0
 
 
 def relevance(
     dst: np.ndarray, wanted: Prefix | None, most: int, pair_share: float = PAIR_SHARE
 ) -> np.ndarray:
-    """Indices of the measurements of the context, the most relevant first.
+    """Choose the measurements of a context; returns their indices, the most relevant first.
 
     Args:
       dst: uint8 [n, 16], destinations of a source's measurements, oldest first.
       wanted: the question's destination.
       most: largest number of measurements.
-      pair_share: largest share of the pair itself, as long as there are others.
+      pair_share: largest share of measurements of the pair itself, as long as there are others.
     """
     words = np.ascontiguousarray(dst).view(np.uint64).reshape(-1, 2)
     is_pair = is_near = np.zeros(len(dst), bool)
@@ -59,10 +59,11 @@ def relevance(
 
 
 def pair_last(context: Context, wanted: Prefix) -> Context:
-    """The same, but the destination's own results and those of its network come after all others.
+    """Move the results of the destination and of its network to the end of a context.
 
-    What is read last is remembered best: on pairs that were measured before, the packaged network gains 0.08
-    to 0.36 bits and 4 to 18 % of CRPS by it, on three simulated worlds and on v6-path-inflation, left out.
+    The network uses best what it reads last. On pairs that were measured before, this gains the packaged
+    network 0.08 to 0.36 bits and 4 to 18 % of CRPS, on three simulated worlds and on v6-path-inflation, which
+    was left out of its training.
     """
     words = np.ascontiguousarray(context.dst).view(np.uint64).reshape(-1, 2)
     near = _alike(words, wanted, min(_NEIGHBOUR_BYTES[wanted.version], wanted.packed_length))
@@ -70,7 +71,7 @@ def pair_last(context: Context, wanted: Prefix) -> Context:
 
 
 def _alike(words: np.ndarray, wanted: Prefix, known: int) -> np.ndarray:
-    """Whether each destination, two words, shares the first `known` bytes with the wanted one; bool [n]."""
+    """Whether each destination (two uint64) shares the first `known` bytes with `wanted`; bool [n]."""
     mask = np.frombuffer(b"\xff" * known + bytes(16 - known), np.uint64)
     differs = (words ^ np.frombuffer(wanted.packed, np.uint64)) & mask
     out: np.ndarray = (differs[:, 0] | differs[:, 1]) == 0
@@ -78,8 +79,8 @@ def _alike(words: np.ndarray, wanted: Prefix, known: int) -> np.ndarray:
 
 
 def _each_once(newest: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
-    """The first `most` of an order in which every destination occurs once before any occurs again."""
-    # Enough destinations are mostly found among the newest few; sorting all of 4,000 takes 20 times as long.
+    """First `most` indices in an order where every destination occurs once before any occurs again."""
+    # The newest few usually hold enough destinations; sorting all of 4,000 takes 20 times as long.
     look = min(len(newest), 8 * most)
     while True:
         is_first = np.zeros(len(newest), bool)
@@ -90,22 +91,22 @@ def _each_once(newest: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
 
 
 def first_of_each(words: np.ndarray) -> np.ndarray:
-    """Where each distinct row of words, uint64 [n, 2], occurs first: ascending."""
+    """Index of the first occurrence of each distinct row of `words`, uint64 [n, 2], ascending."""
     order = np.lexsort((words[:, 1], words[:, 0]))  # stable
     is_new = np.ones(len(order), bool)
     is_new[1:] = (words[order[1:]] != words[order[:-1]]).any(axis=1)
     return np.sort(order[is_new])
 
 
-#: A longer history is split into rows of 8 MiB; only the newest are read.
+#: Number of rows of a source that are read, the newest ones. A long history is split into rows of 8 MiB.
 _MOST_ROWS = 4
-#: Measurements of the sources asked about last that stay in memory, 32 bytes each; a quarter as many also
-#: sorted by pair, which takes four times as much.
+#: Measurements of the most recently queried sources that stay in memory, 32 bytes each. A quarter as many are
+#: also kept sorted by pair, which takes four times as much per measurement.
 _KEPT = 2_000_000
 
 
 class Data:
-    """Probe rows (`ping-llm rows build`), found by source through their index.
+    """Probe rows (`ping-llm rows build`), looked up by source through their index.
 
     Args:
       also: optional columns to keep, for networks that were trained on them.
@@ -123,7 +124,7 @@ class Data:
 
     @classmethod
     def of(cls, measurements: Columns) -> "Data":
-        """Measurements in memory."""
+        """Make data from measurements in memory."""
         from ping_llm.contexts.memory_rows import rows_of_columns
 
         return cls("memory", rows_of_columns(measurements))
@@ -133,9 +134,9 @@ class Data:
         return self.store.fingerprint
 
     def history(self, questions: Sequence[Question]) -> History:
-        """All measurements of the questions' sources; `History` selects those earlier than each question.
+        """Read all measurements of the questions' sources; `History` selects those before each question.
 
-        Questions about one prefix must be of one time.
+        Questions about one source prefix must have the same time.
         """
         sources = {question.src: question.time for question in questions}
         # A prefix is represented by the source that was measured last before the question.
@@ -146,16 +147,16 @@ class Data:
             return History(Columns.concatenate([Columns.empty(), *parts]))
 
         key = b"".join(src.packed + of_src.tobytes() for src, of_src in rows.items())
-        # Of one source, for the next questions about it; the same several are seldom asked about again.
+        # Only the history of a single source is kept: the same set of several is seldom queried again.
         return self._histories.get_or(key, read) if len(rows) == 1 else read()
 
     def past(self, question: Question) -> Context:
-        """All measurements of the question's source that `history` would give it alone."""
+        """Context of all measurements that `history` reads for this question alone."""
         past = self._past(question.src, question.time)
         return Context.of_columns(past)
 
     def context(self, question: Question, most: int) -> Context:
-        """The most relevant earlier measurements of a question's source, at most `most`, with their ranks."""
+        """Context of the `most` most relevant earlier measurements of a question's source, with ranks."""
         past = self._past(question.src, question.time)
         if question.time is not None:
             past = past.take(past.time < question.time)
@@ -167,7 +168,7 @@ class Data:
         return self._columns(src, self._newest_rows(src, time))
 
     def _newest_rows(self, src: Prefix, time: int | None) -> np.ndarray:
-        """Numbers of the newest rows of a source; of a prefix, of the source that was measured last."""
+        """Numbers of the newest rows of a source; for a prefix, of its source that was measured last."""
         index = self.store.index
         rows = self.rows_of(src)
         if not src.is_whole and time is not None:
@@ -195,14 +196,14 @@ class Data:
         index = self.store.index.src
         if not known:
             return np.arange(len(index))
-        # The last bytes differ most: comparing them first leaves few rows to compare.
+        # Compare the last byte first: it differs most, so few rows are left to compare in full.
         rows = np.flatnonzero(index[:, known - 1] == src.packed[known - 1])
         wanted = np.frombuffer(src.packed, np.uint8)[:known]
         out: np.ndarray = rows[(index[rows, :known] == wanted).all(axis=1)]
         return out
 
     def columns(self) -> Columns:
-        """Every measurement, ordered by time: what a simple method learns from."""
+        """Return every measurement, ordered by time, for fitting a simple method."""
         block = self.store.read(np.arange(len(self.store)))
         counts = np.diff(block.offsets)
         kind = block.kind if block.kind.any() else None

@@ -1,4 +1,4 @@
-"""Answers as PNG."""
+"""Pictures of answers, as PNG files."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.pages import tidy_figure
 
 _BLUE, _RED, _GREY = "#4878a8", "#c05030", "0.45"
-#: Largest number of readable lines.
+#: Largest number of lines that are readable in a picture.
 _MOST_LINES = 40
 
 
 def rtt_picture(answer: RttAnswer, path: Path, gap: Consistency | None = None) -> None:
-    """Density and distribution function; of a prefix also that of the mixture over its addresses."""
+    """Draw density and distribution function; for a prefix also that of the mixture over its addresses."""
     distribution, question = answer.distribution, answer.question
     edges = bar_edges(distribution, 120)
     shares = distribution.between(edges[:-1], edges[1:])
@@ -66,7 +66,7 @@ def rtt_picture(answer: RttAnswer, path: Path, gap: Consistency | None = None) -
 
 
 def pairs_picture(answers: Sequence[dict[str, Any]], path: Path) -> None:
-    """Medians and central 90 %: one line per pair, or all pairs sorted by median where there are many."""
+    """Draw medians and central 90 %: one line per pair, or all pairs sorted by median if there are many."""
     low, middle, high = (
         np.array([one["quantiles"][level] for one in answers]) for level in ("0.05", "0.5", "0.95")
     )
@@ -97,7 +97,7 @@ def pairs_picture(answers: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def ranking_picture(made: Ranking, path: Path) -> None:
-    """Median and central 90 % per candidate, the best at the top, with P(fastest) beside it."""
+    """Draw median and central 90 % of each candidate, the best at the top, with its P(fastest)."""
     shown = made.candidates[:_MOST_LINES]
     low, middle, high = np.array([candidate.quantiles([0.05, 0.5, 0.95]) for candidate in shown]).T
     figure, axes = _lines([f"{candidate.dst}  ({candidate.fastest:.0%})" for candidate in shown])
@@ -114,7 +114,7 @@ def ranking_picture(made: Ranking, path: Path) -> None:
 
 
 def explanation_picture(made: Explanation, path: Path) -> None:
-    """How far the median moves when something is left out."""
+    """Draw the change of the median for each reduced context."""
     shown = [*made.alternatives, *made.measurements][:_MOST_LINES]
     figure, axes = _lines([f"with {each.rests_on}" for each in shown])
     axes.barh(np.arange(len(shown)), [-each.moved_ms for each in shown], color=_BLUE)
@@ -128,7 +128,7 @@ def explanation_picture(made: Explanation, path: Path) -> None:
 def matrix_picture(
     sources: Sequence[str], destinations: Sequence[str], medians: np.ndarray, path: Path
 ) -> None:
-    """A heat map; names where there are few enough to read."""
+    """Draw a heat map, with names where they are few enough to read."""
     figure, axes = _figure(2 + 0.22 * min(len(sources), 60))
     image = axes.imshow(medians, aspect="auto", cmap="viridis", interpolation="nearest")
     figure.colorbar(image, ax=axes, label="median RTT (ms)")
@@ -142,14 +142,14 @@ def matrix_picture(
 
 
 def completions_picture(answer: Completions, title: str, path: Path) -> None:
-    """Bars, the most probable at the top."""
+    """Draw probabilities as bars, the most probable completion at the top."""
     best = answer.best[:_MOST_LINES]
     names, shares = [str(one.address) for one in best], [100 * one.probability for one in best]
     _bars(names, shares, f"{title}\n{percent(answer.covered)} together", "probability (%)", path)
 
 
 def samples_picture(samples: Sequence[Prefix], title: str, path: Path) -> None:
-    """How often each address was drawn."""
+    """Draw how often each address was sampled."""
     counts = Counter(map(str, samples)).most_common(_MOST_LINES)
     heading = f"{title}\n{len(samples):,} drawn, {len(set(samples)):,} different"
     shares = [100 * count / len(samples) for _, count in counts]
@@ -157,7 +157,7 @@ def samples_picture(samples: Sequence[Prefix], title: str, path: Path) -> None:
 
 
 def scores_picture(bits: np.ndarray, title: str, path: Path) -> None:
-    """A histogram of the bits of the results."""
+    """Draw a histogram of the bits of the results."""
     figure, axes = _figure()
     if len(bits):
         axes.hist(bits, bins=np.linspace(0, max(float(bits.max()), 1.0), 61), color=_BLUE)
@@ -177,7 +177,7 @@ def scores_picture(bits: np.ndarray, title: str, path: Path) -> None:
 
 
 def anomalies_picture(anomalies: Sequence[dict[str, Any]], title: str, path: Path) -> None:
-    """Predicted central 90 % intervals and the results."""
+    """Draw the results and their predicted central 90 % intervals."""
     shown = anomalies[:_MOST_LINES]
     names = [f"{one['src_addr']} → {one['dst_addr']}, {one['bits']:.1f} bits" for one in shown]
     figure, axes = _lines(names)
@@ -199,7 +199,7 @@ def anomalies_picture(anomalies: Sequence[dict[str, Any]], title: str, path: Pat
 
 
 def generated_picture(made: Generated, path: Path) -> None:
-    """RTTs over time where all have one, else one after the other; a line for each history."""
+    """Draw RTTs over time, or in sequence if some have no time; one colour per history."""
     figure, axes = _figure()
     stated = [one for statements in made.histories for one in statements]
     timed = bool(stated) and all(one.seconds is not None and one.seconds < LAST_SECOND for one in stated)
@@ -235,7 +235,7 @@ def generated_picture(made: Generated, path: Path) -> None:
 
 
 def plan_picture(made: Plan, path: Path) -> None:
-    """The expected uncertainty after each planned measurement."""
+    """Draw the expected uncertainty after each planned measurement."""
     figure, axes = _figure()
     left = made.before - np.cumsum([0.0, *(each.drop for each in made.measurements)]) / made.questions
     axes.plot(np.arange(len(left)), left, "o-", markersize=3, color=_BLUE)
@@ -266,7 +266,7 @@ def _figure(height: float = 4.2) -> tuple[Any, Any]:
 
 
 def _lines(names: Sequence[str]) -> tuple[Any, Any]:
-    """A line for each name, the first at the top."""
+    """Make a figure with one line per name, the first at the top."""
     figure, axes = _figure(1.2 + 0.28 * max(len(names), 3))
     axes.set_yticks(np.arange(len(names)), names, fontsize=8)
     axes.set_ylim(max(len(names), 1) - 0.5, -0.5)

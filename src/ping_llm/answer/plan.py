@@ -1,12 +1,13 @@
-"""Which measurements to make next: those that are expected to make a set of questions most certain.
+"""Choice of the measurements to make next: those that are expected to make a set of questions most certain.
 
-The uncertainty of an answer is what its own distribution expects as its score: the CRPS, ∫ F (1 - F) dx up to
-the timeout, in ms; or the entropy over millisecond bins, in bits. What a measurement would do is asked of the
-model itself: its result is taken to be one of a few equally probable values of the model's answer about it,
-is added to the source's measurements, and the source's questions are asked again.
+The uncertainty of an answer is the score that its own distribution expects: the CRPS, ∫ F (1 - F) dx up to
+the timeout, in ms; or the entropy over millisecond bins, in bits. The model itself predicts the effect of a
+measurement: the result is assumed to be one of a few equally probable values of the model's answer about it,
+it is added to the source's measurements, and the source's questions are answered again.
 
-Measurements are chosen greedily, the largest expected drop first; a chosen one counts with its median from
-then on. A measurement only changes answers about its own source: others' contexts do not show it.
+Measurements are chosen greedily, the largest expected drop first. A chosen measurement is then assumed to
+have its median as result. A measurement changes only the answers about its own source, because contexts of
+other sources do not contain it.
 """
 
 import heapq
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 
 Measure = Literal["crps", "bits"]
 
-#: A measurement's result is taken to be one of the quantiles at these levels.
+#: Levels of the quantiles that are assumed as results of a measurement.
 _OUTCOMES = (1 / 6, 1 / 2, 5 / 6)
 
-#: Newest measurements of a source that its questions look back on.
+#: Largest number of earlier measurements of a source that are used.
 _LOOK_BACK = 500
 
-#: Times are whole seconds to the model: a measurement that is to be seen is at least a second earlier.
+#: One second in µs. The model sees whole seconds, so a visible measurement is at least one second earlier.
 _SECOND = 1_000_000
 
 
@@ -46,8 +47,8 @@ class Planned:
     """A measurement to make.
 
     Attributes:
-      drop: by how much it is expected to lower the uncertainty of all questions, after those before it.
-      conditions: what its candidate states besides.
+      drop: expected decrease of the summed uncertainty of all questions, after the measurements before it.
+      conditions: conditions that its candidate states.
     """
 
     src: str
@@ -64,9 +65,9 @@ class Plan:
     """Measurements, the most useful first.
 
     Attributes:
-      before, after: mean uncertainty of the questions, ms or bits; `after` by the expected drops.
+      before, after: mean uncertainty of the questions, ms or bits; `after` is `before` less the drops.
       by: `crps` or `bits`.
-      budget: measurements asked for.
+      budget: number of requested measurements.
       is_exhausted: whether fewer are planned, because no other candidate is expected to help.
     """
 
@@ -94,7 +95,7 @@ class Plan:
 
 
 def uncertainty(distribution: RttDistribution, by: Measure, timeout_ms: float = TIMEOUT_MS) -> float:
-    """What an answer expects its own score to be."""
+    """Score that an answer expects of itself: CRPS in ms, or entropy in bits."""
     if by == "bits":
         bins = np.arange(np.ceil(timeout_ms) + 1)
         shares = np.diff(distribution.cdf(bins), append=1.0) * (1 - distribution.failure)
@@ -104,19 +105,19 @@ def uncertainty(distribution: RttDistribution, by: Measure, timeout_ms: float = 
     edges = np.unique(np.append(distribution.edges[distribution.edges < timeout_ms], timeout_ms))
     level = distribution.cdf(edges)
     low, high = level[:-1], level[1:]
-    # Between two edges F is a line, and ∫ F (1 - F) a polynomial of its ends.
+    # Between two edges F is linear, so ∫ F (1 - F) is a polynomial of its values at both.
     inside = (low + high) / 2 - (low * low + low * high + high * high) / 3
     return float(inside @ np.diff(edges))
 
 
 class _Source:
-    """The questions and candidates of one source, and what is known of it."""
+    """The questions, candidates and earlier measurements of one source."""
 
     def __init__(self, questions: Sequence[Question], candidates: Sequence[Question], context: Context):
         self.questions, self.candidates, self.context = list(questions), list(candidates), context
 
     def known(self, extra: tuple[Question, float] | None = None) -> Context:
-        """The context, with one more measurement."""
+        """Return the context, with one more measurement if given."""
         if extra is None:
             return self.context
         asked, rtt = extra
@@ -134,7 +135,7 @@ class _Source:
         )
 
     def _also(self, conditions: Conditions) -> dict[str, np.ndarray]:
-        """The further columns of the context, with those of one more measurement."""
+        """The further columns of the context, extended by those of one more measurement."""
         stated = {COLUMNS[name]: value for name, value in conditions.stated.items()}
         names = [name for name in COLUMNS.values() if name in self.context.also or name in stated]
         return {name: np.append(self.context.column(name), stated.get(name, UNKNOWN)) for name in names}
@@ -149,12 +150,13 @@ def plan(
     by: Measure = "bits",
     data: Data | None = None,
 ) -> Plan:
-    """The `budget` candidates whose results are expected to help the questions most, fewer if no other helps.
+    """Choose the candidates whose results are expected to help the questions most.
 
     Args:
-      questions: pairs (and times) that answers are wanted about. Contexts of their own are not used.
-      candidates: pairs that can be measured, each at most once (with the conditions that it has first).
-      data: where the sources' earlier measurements are.
+      questions: pairs (and times) that answers are needed for. Contexts of their own are not used.
+      candidates: pairs that can be measured, each at most once (the first conditions of a pair are used).
+      budget: number of candidates to choose; fewer are chosen if no other is expected to help.
+      data: probe rows with the sources' earlier measurements.
     """
     if budget < 1:
         raise UsageError("the budget must be at least 1 measurement")
@@ -176,12 +178,12 @@ def plan(
         while queue and len(chosen) < budget:
             drop, number, place = heapq.heappop(queue)
             if drop >= 0:
-                break  # the best of what is left would not help
+                break  # the best candidate that is left would not help
             chosen.append(state.choose(number, place, -drop))
             progress.advance()
             if (entry := state.best(number)) is not None:
                 heapq.heappush(queue, entry)
-    # Not what is left if every result is its median: that is less than what can be expected.
+    # Not the uncertainty with every result at its median: that is lower than can be expected.
     after = before - sum(each.drop for each in chosen)
     count = len(questions)
     return Plan(
@@ -190,7 +192,7 @@ def plan(
 
 
 class _State:
-    """What is expected after the measurements chosen so far."""
+    """Expected uncertainties after the measurements chosen so far."""
 
     def __init__(self, model: "Model", sources: Sequence[_Source], by: Measure):
         self._model, self._sources, self._by = model, sources, by
@@ -200,7 +202,7 @@ class _State:
         return self._model.rtt_many(questions)
 
     def _totals(self, cases: Sequence[tuple[_Source, Context]]) -> list[float]:
-        """The uncertainty of a source's questions, summed, in each case."""
+        """Summed uncertainty of a source's questions, for each (source, context)."""
         asked = [
             replace(question, context=context) for source, context in cases for question in source.questions
         ]
@@ -208,7 +210,7 @@ class _State:
         return [sum(next(each) for _ in source.questions) for source, _ in cases]
 
     def best(self, number: int) -> tuple[float, int, int] | None:
-        """(-drop, source, place) of the source's best candidate; None where it has none left."""
+        """(-drop, source, index) of the source's best candidate; None if no candidate is left."""
         source = self._sources[number]
         if not source.candidates:
             return None
@@ -217,14 +219,14 @@ class _State:
         for asked, answer in zip(source.candidates, answers, strict=True):
             for rtt in answer.distribution.quantile(_OUTCOMES).tolist():
                 cases.append((source, source.known((asked, min(rtt, TIMEOUT_MS)))))
-            share.append(1 - answer.failure)  # no reply tells little
+            share.append(1 - answer.failure)  # a failure gives little information
         totals = np.array(self._totals(cases)).reshape(-1, len(_OUTCOMES))
         drops = np.array(share) * (self.total[number] - totals.mean(axis=1))
         place = int(np.argmax(drops))
         return -float(drops[place]), number, place
 
     def choose(self, number: int, place: int, drop: float) -> Planned:
-        """Take a candidate: from now on its median counts as measured."""
+        """Choose a candidate: its median is assumed as its result from then on."""
         source = self._sources[number]
         asked = source.candidates.pop(place)
         (answer,) = self._ask([replace(asked, context=source.context)])
@@ -236,7 +238,7 @@ class _State:
 def _sources(
     questions: Sequence[Question], candidates: Sequence[Question], data: Data | None
 ) -> list[_Source]:
-    """Questions and candidates by source; candidates of sources without a question cannot help."""
+    """Group questions and candidates by source; candidates of sources without a question are dropped."""
     of_source: dict[Any, tuple[list[Question], dict[Any, Question]]] = {}
     for asked in questions:
         of_source.setdefault(asked.src, ([], {}))[0].append(asked)

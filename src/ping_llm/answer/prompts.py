@@ -1,4 +1,4 @@
-"""Questions and their contexts as tokens, up to where the answer begins."""
+"""Prompts: questions and their contexts as tokens, up to where the answer begins."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,14 @@ class Prompt:
     """The tokens of a question up to where the answer begins."""
 
     ids: np.ndarray
-    #: Measurements of the context: given, included in the prompt, and not earlier than the question.
+    #: Numbers of context measurements: given, included in the prompt, and left out because they are not
+    #: earlier than the question.
     given: int
     used: int
     late: int
     #: Largest number of tokens of context and question.
     room: int
-    #: Number of leading ids that are the context.
+    #: Number of leading ids that belong to the context.
     context_ids: int = 0
 
     @property
@@ -58,7 +59,7 @@ def address_tokens(address: Prefix, field: Field) -> list[int]:
     return encode_address(field, address)
 
 
-#: The order of a single pass.
+#: Default order of a question's fields, where not all orders are averaged.
 ONE_ORDER = (Field.SRC, Field.DST, Field.TIME)
 
 
@@ -71,15 +72,14 @@ def build_prompts(
     tail: Sequence[int] = (),
     optional: Collection[str] = (),
 ) -> list[Prompt]:
-    """Contexts and questions as tokens: measurements, then MEASUREMENT, the known fields in `order`, and
-    `tail`.
+    """Encode contexts and questions: measurements, then MEASUREMENT, the known fields in `order`, and `tail`.
 
-    The source stands once, at the beginning, as in most training contexts. Measurements that are not
-    earlier than the asked time are left out; so are the least relevant where not all fit into `room`
+    The source is stated once, at the beginning, as in most training contexts. Measurements that are not
+    earlier than the question's time are left out. So are the least relevant ones, if not all fit into `room`
     tokens.
 
     Args:
-      order: fields of the question; conditions that it does not name come after them.
+      order: order of the question's fields; conditions that it does not name come after them.
       optional: names of the optional fields that the measurements of a context state, where they are known.
     """
     contexts = [
@@ -113,7 +113,7 @@ def build_prompts(
 
 
 def _question_length(question: Question) -> int:
-    """Tokens of the question itself, at most."""
+    """Upper bound on the tokens of the question itself."""
     width = 17 if question.src.version == 6 else 5
     return 1 + 2 * width + 9 + sum(OPTIONAL_LENGTHS[name] for name in question.conditions.stated)
 
@@ -124,7 +124,7 @@ def _fitting(question: Question, encoding: RttEncoding, room: int, optional: Col
         return Context.empty()
     if question.seconds is not None:
         context = context.take(context.seconds < question.seconds)
-    # At most: role and address, time (absolute for the first, then mostly short), result, MEASUREMENT.
+    # Upper bound: role and address, time (absolute for the first, then mostly short), result, MEASUREMENT.
     address = context.known + 2 if context.known else 17 if question.src.version == 6 else 5
     longest = 2 + address + 9 + encoding.bytes + 1 + sum(OPTIONAL_LENGTHS[name] for name in optional)
     while len(context):
@@ -138,7 +138,7 @@ def _fitting(question: Question, encoding: RttEncoding, room: int, optional: Col
         excess = int(address + len(context) * (1 + address) + times + results) + further - room
         if excess <= 0:
             break
-        # The largest measurement has so many tokens: drop no more than is surely needed at a time.
+        # `longest` is the size of the largest measurement, so this drops no more than is certainly needed.
         drop = max(1, excess // longest)
         keep = np.sort(np.argsort(context.rank, kind="stable")[: max(len(context) - drop, 0)])
         context = context.take(keep)
@@ -177,9 +177,9 @@ def _encode(
 
 
 def orders_of(question: Question) -> list[tuple[Field, ...]]:
-    """All orders of the ends and the time that the question states itself; conditions come after them.
+    """All orders of the ends and the time that the question states; conditions come after them.
 
-    A context has already stated the source.
+    With a context, the question does not state the source, because the context has.
     """
     stated = []
     if question.context is None or not len(question.context):

@@ -1,7 +1,7 @@
-"""Which questions are alike: kinds, and how much a question can look back on.
+"""Groups of similar questions: kinds, and amounts of earlier measurements.
 
-Methods are about equally good within a kind, so held-out questions of the same kind decide how far each of
-them is trusted.
+The quality of a method is about the same within a kind, so held-out questions of the same kind decide the
+weight of each method.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import networks_of, pairs_of
 from ping_llm.splits.novelty import Novelty
 
-#: Kinds: the classes of `Novelty`, and a new source in a network that no trained source is in.
+#: Names of the kinds: the classes of `Novelty`, and a new source in a network without a trained source.
 NAMES = ("known pair", "new pair", "new source", "new destination", "new ends", "unseen network")
 UNSEEN_NETWORK = Novelty.COUNT
 KINDS = len(NAMES)
 
-#: From how many measurements on a question has an amount of 1, 2 or 3: of the pair for a known pair, of the
-#: source for the others.
+#: Least numbers of earlier measurements for an amount of 1, 2 and 3: of the pair for a known pair, of the
+#: source for other kinds.
 _PAIR_EDGES = np.array([1, 2, 8])
 _SOURCE_EDGES = np.array([1, 5, 20])
 AMOUNTS = 4
@@ -29,12 +29,12 @@ CELLS = KINDS * AMOUNTS
 
 @dataclass(frozen=True)
 class Evidence:
-    """What each answer rests on, [n] each.
+    """The measurements that each answer is based on, [n] each.
 
     Attributes:
-      pair, source: earlier measurements of the pair, and of the source, that could be looked at.
-      pair_trained, source_trained, destination_trained: whether the training data had them.
-      source_network_trained, destination_network_trained: whether they had the /16 (IPv6: /48).
+      pair, source: number of earlier measurements of the pair, and of the source, that could be used.
+      pair_trained, source_trained, destination_trained: whether the training data contain it.
+      source_network_trained, destination_network_trained: whether they contain its /16 (IPv6: /48).
       kind: index into NAMES.
     """
 
@@ -56,20 +56,20 @@ class Evidence:
 
     @property
     def amount(self) -> np.ndarray:
-        """int64 [n], 0 to 3: how much can be looked back on."""
+        """Amount of earlier measurements, 0 to 3, int64 [n]."""
         of_pair = np.searchsorted(_PAIR_EDGES, self.pair, side="right")
         of_source = np.searchsorted(_SOURCE_EDGES, self.source, side="right")
         return np.where(self.kind == Novelty.KNOWN_PAIR, of_pair, of_source)
 
     @property
     def cell(self) -> np.ndarray:
-        """int64 [n]: kind and amount as one number."""
+        """Kind and amount as one number, int64 [n]."""
         out: np.ndarray = self.kind * AMOUNTS + self.amount
         return out
 
 
 def evidence(queries: Queries, history: History, trained: Novelty) -> Evidence:
-    """Look up what is known of each question's ends. A pair with a past counts as known, trained or not."""
+    """Look up what is known of each question's ends. A pair with a past is a known pair, trained or not."""
     pair = history.results_of_pair(queries).count
     whole_src, whole_dst = _whole(queries.src_bits, len(queries)), _whole(queries.dst_bits, len(queries))
     source = trained.sources.has(queries.src) & whole_src

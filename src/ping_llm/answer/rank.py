@@ -1,10 +1,10 @@
-"""Which of several destinations is fastest for a source, and what it costs to choose another.
+"""Ranking of destinations: which is fastest for a source, and the cost of choosing another.
 
-Everything follows from the answers' distribution functions by integration, without sampling. The RTTs of
-two candidates are taken as independent given the context: what slows both at the same moment (the source's
-own access link) is not in P(fastest), and makes it less certain than it is.
+All figures are integrals over the answers' distribution functions, without sampling. The RTTs of two
+candidates are assumed independent given the context. A cause that slows both at the same moment (the
+source's own access link) is ignored, so P(fastest) is shown as less certain than it is.
 
-A result above the timeout, or none, costs the timeout. With S(x) = P(no reply within x ms), the expected
+A result above the timeout, or no reply, costs the timeout. With S(x) = P(no reply within x ms), the expected
 cost of a candidate is ∫ S(x) dx from 0 to the timeout, and that of the best one in hindsight ∫ Π S(x) dx.
 """
 
@@ -21,11 +21,12 @@ from ping_llm.measurements.addresses import Prefix
 if TYPE_CHECKING:
     from ping_llm.answer.answering import RttAnswer
 
-#: What no reply costs, ms.
+#: Default cost of no reply, ms.
 TIMEOUT_MS = 1000.0
 
-#: Between two edges a product of n lines is a polynomial of degree n: 16 points integrate degree 31 exactly,
-#: and 100 candidates to 1e-9, because edges lie close together.
+#: Largest number of integration points between two edges. A product of n linear functions is a polynomial of
+#: degree n: 16 points integrate degree 31 exactly, and 100 candidates to 1e-9, because edges are close to
+#: each other.
 _MOST_POINTS = 16
 
 Group = Literal["worst", "mean"]
@@ -38,10 +39,10 @@ class Candidate:
     Attributes:
       answers: the answer for each source.
       expected_ms: expected cost; no reply within the timeout costs the timeout.
-      fastest: probability that it is the fastest; of several sources, the mean or that of the worst.
-      below: probability of a reply within the objective; None without one.
-      no_reply: probability of no reply; of several sources, that of the worst.
-      regret_ms: expected cost of choosing it over choosing the fastest in hindsight.
+      fastest: probability that it is the fastest; for several sources, the mean or that of the worst.
+      below: probability of a reply within the objective; None without an objective.
+      no_reply: probability of no reply; for several sources, the largest.
+      regret_ms: expected cost of choosing it minus that of choosing the fastest in hindsight.
     """
 
     dst: str
@@ -53,7 +54,7 @@ class Candidate:
     regret_ms: float
 
     def quantiles(self, levels: Sequence[float]) -> list[float]:
-        """Quantiles of the RTT given a reply; of several sources, of the one with the largest median."""
+        """Quantiles of the RTT given a reply; for several sources, of the one with the largest median."""
         worst = max(self.answers, key=lambda answer: answer.distribution.median)
         return [float(value) for value in worst.distribution.quantile(levels)]
 
@@ -64,9 +65,9 @@ class Ranking:
 
     Attributes:
       nobody: probability that no candidate replies.
-      timeout_ms: what no reply costs.
-      objective_ms: for `Candidate.below`.
-      notes: sentences on what names stand for, and on ends of which nothing is known.
+      timeout_ms: cost of no reply.
+      objective_ms: RTT for `Candidate.below`.
+      notes: sentences on what names stand for, and on ends without any measurements.
     """
 
     candidates: tuple[Candidate, ...]
@@ -120,8 +121,8 @@ def rank(
     Args:
       answers: for each source, its answers about the candidates.
       names: the candidates' addresses.
-      notes: of the ranking, before its own.
-      group: for several sources: `mean` over them, or `worst`: the slowest source counts.
+      notes: notes to put before those of the ranking.
+      group: for several sources: `mean` over them, or `worst` for the slowest source.
     """
     if not names:
         raise UsageError("rank needs at least one candidate")
@@ -158,7 +159,7 @@ def rank(
 
 
 def _unknown(answers: Sequence[Sequence["RttAnswer"]]) -> Iterator[str]:
-    """Notes on sources and candidates of which nothing is known."""
+    """Notes on sources and candidates without any measurements."""
     for several in answers:
         if several and not several[0].knows_source:
             yield f"unknown source {several[0].question.src}: nothing has been measured from it"
@@ -172,7 +173,7 @@ def _unknown(answers: Sequence[Sequence["RttAnswer"]]) -> Iterator[str]:
 
 
 def _edges(distributions: Sequence[RttDistribution], timeout_ms: float) -> np.ndarray:
-    """The points between which every distribution function is a line."""
+    """Points between which every distribution function is linear."""
     return np.unique(np.concatenate([shared_edges(distributions)[0], [0.0, timeout_ms]]))
 
 
@@ -189,14 +190,14 @@ def _inside(late: np.ndarray) -> Iterator[tuple[float, np.ndarray]]:
 
 
 def _integral(late: np.ndarray, edges: np.ndarray) -> float:
-    """∫ Π S(x) dx: the expected cost of the fastest in hindsight."""
+    """∫ Π S(x) dx: expected cost of the fastest candidate in hindsight."""
     widths = np.diff(edges)
-    # Not with @: BLAS adds up in another order in another process, and the last digits differed.
+    # Not with @: BLAS may add in another order in another process, and then the last digits differ.
     return sum(weight * float((np.prod(inside, axis=0) * widths).sum()) for weight, inside in _inside(late))
 
 
 def fastest_of(late: np.ndarray) -> np.ndarray:
-    """P(each replies before all others), [candidates]: ∫ Π of the others' S(x) dF(x)."""
+    """P(a candidate replies before all others), [candidates]: ∫ Π of the others' S(x) dF(x)."""
     share = late[:, :-1] - late[:, 1:]
     total = np.zeros(len(late))
     for weight, inside in _inside(late):

@@ -1,11 +1,11 @@
-"""How the packaged model's answers are put together about data that it has never seen.
+"""Recipe of the packaged model: how its answers are combined for data that it was not trained on.
 
-A recipe is a stack without its methods: which components, with which weights for each kind of question, how
-the mixture is calibrated. It was fitted on held-out questions of other studies. The methods are fitted to the
-data that are asked about, which takes seconds.
+A recipe is a stack without its methods: the components, their weights for each kind of question, and the
+calibration of the mixture. It was fitted on held-out questions of other studies. The methods are fitted to
+the user's data, which takes seconds.
 
-Of few measurements a method learns little about its own errors, so a recipe has two mixtures, one for many
-measurements and one for few, and the errors that the methods make on few.
+From few measurements a method learns little about its own errors. So a recipe has two mixtures, one for many
+measurements and one for few, and the errors that the methods make with few.
 """
 
 import json
@@ -42,10 +42,11 @@ from ping_llm.splits.questions import Test
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
-#: 2 had no weights of `relations`.
+#: Format that is written, and formats that can be read. Format 2 had no weights of `relations`.
 FORMAT, _READ = 3, (2, 3)
 
-#: The network that reads related results, and what is fitted in seconds, one of each family.
+#: Default components: the network that reads related results, and methods that are fitted in seconds, one of
+#: each family.
 COMPONENTS = (
     RELATED,
     "global",
@@ -58,22 +59,22 @@ COMPONENTS = (
     "pair last",
 )
 
-#: What has less is not asked.
+#: Least weight of a component; components with less are not used.
 _LEAST_WEIGHT = 0.01
 
-#: With so many measurements both mixtures count alike. Bits about 200 excerpts of four studies, with 300,
-#: 1,000, and with the mixture for few alone: of 60 to 300 measurements 5.46, 5.49, 5.52; of 300 to 1,000
-#: 4.33, 4.27, 4.23; of more 4.49, 4.45, 4.50.
+#: Number of measurements at which both mixtures have the same weight. Bits on 200 excerpts of four studies
+#: with 300, with 1,000, and with the mixture for few alone: excerpts of 60 to 300 measurements 5.46, 5.49,
+#: 5.52; of 300 to 1,000 measurements 4.33, 4.27, 4.23; of more 4.49, 4.45, 4.50.
 FEW = 1000
 
-#: What tuning adds to the components. It learns for a minute, so `base`, which begins in seconds, does
-#: without. It begins with this share of the weight of what it is better than.
+#: Component that tuning adds, and its initial share of the weight of `relations`, which it improves on. It
+#: learns for a minute, so an untuned `base`, which starts in seconds, does not use it.
 LEARNED, _LEARNED_SHARE = TUNED, 0.7
 
-#: The weights of a recipe count as so many held-out ends of the data that it is tuned to.
+#: Strength of a recipe's weights in tuning, as a number of held-out ends of the data that it is tuned to.
 USUAL_ENDS = 10.0
 
-#: The methods are fitted to the newest of the data, at most so many.
+#: Largest number of measurements that the methods are fitted to; the newest are used.
 MOST_MEASUREMENTS = 300_000
 
 
@@ -89,7 +90,7 @@ class Mixture:
     past_power: float
 
     def towards(self, other: "Mixture", share: float) -> "Mixture":
-        """A share of the other, and the rest of this one."""
+        """Mix this mixture with a share of the other."""
         moved = {
             name: (1 - share) * getattr(self, name) + share * getattr(other, name)
             for name in ("weights", "shift", "scale", "past_power")
@@ -111,7 +112,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Components, how they are mixed with many and with few measurements, and their errors with few."""
+    """Components, their mixtures for many and for few measurements, and their errors with few."""
 
     components: tuple[str, ...]
     many: Mixture
@@ -122,18 +123,18 @@ class Recipe:
 
     @property
     def network(self) -> str:
-        """The component that is a network trained on other data, by name."""
+        """Name of the component that is a network trained on other data."""
         return RELATED if RELATED in self.components else NAME
 
     def stack(self, data: Columns, model: "Model", kept: Stack | None = None, *, learn: bool = True) -> Stack:
-        """The stack for these data; without any, the network alone, which then knows only what is usual.
+        """Make the stack for these data; without measurements, the model's own network alone.
 
         Args:
-          kept: one of the same recipe for the same data, without the network.
-          learn: with what takes half a minute to learn.
+          kept: stack of the same recipe for the same data, without the network.
+          learn: whether to include the component that takes half a minute to train.
         """
         if not len(data):
-            # Nothing is related to the question. The model's own network knows which RTTs are usual.
+            # No measurement is related to the question. The model's own network knows which RTTs are usual.
             none = np.zeros(KINDS)
             alone = Mixture(np.ones((CELLS, 1)), none, np.ones(KINDS), none, (), 0.0)
             usual = replace(self, components=(NAME,), many=alone, few=alone)
@@ -155,18 +156,18 @@ class Recipe:
         return self.with_methods(methods, data)
 
     def _mixture(self, measurements: int) -> Mixture:
-        """That of so many measurements, without weights that cost time and change nothing."""
+        """Mixture for a number of measurements, without small weights, which cost time and change nothing."""
         made = self.few.towards(self.many, measurements / (measurements + FEW))
         weights = np.where(made.weights < _LEAST_WEIGHT, 0.0, made.weights)
         return replace(made, weights=weights / weights.sum(axis=1, keepdims=True))
 
     def with_methods(self, methods: dict[str, Method], data: Columns) -> Stack:
-        """The stack of methods that were fitted to the data."""
+        """Make a stack from methods that were fitted to the data."""
         trained = Novelty.of(data)
         mixture = self._mixture(len(data))
         kept = [i for i, name in enumerate(self.components) if name in methods]
         weights = mixture.weights[:, kept]
-        weights[weights.sum(axis=1) == 0] = 1.0  # only methods that others were preferred to are there
+        weights[weights.sum(axis=1) == 0] = 1.0  # no available method has a weight in these cells
         return Stack(
             tuple(self.components[i] for i in kept), methods,
             weights / weights.sum(axis=1, keepdims=True), np.zeros(KINDS),
@@ -175,10 +176,10 @@ class Recipe:
         )  # fmt: skip
 
     def tuned(self, model: "Model", asked: Sequence[tuple[Columns, Sequence[Part]]]) -> "Recipe":
-        """The same with weights and calibration moved by held-out questions about the data at hand.
+        """Return a copy whose weights and calibration are adjusted by held-out questions about given data.
 
         Args:
-          asked: divisions of the data: what the methods learn from, and questions about the rest.
+          asked: divisions of the data: measurements for fitting the methods, and questions about the rest.
         """
         can_learn = LEARNED in usable() and RELATED in self.components
         start = self._with_learned() if can_learn else self
@@ -187,7 +188,7 @@ class Recipe:
         return replace(start, many=many, about=self.about | {"held_out": figures})
 
     def _with_learned(self) -> "Recipe":
-        """With the network trained on as the last component: it takes a share of what the network has."""
+        """Add LEARNED as the last component; it takes a share of the weight of `relations`."""
         if LEARNED in self.components:
             return self
         related = self.components.index(RELATED)
@@ -207,7 +208,7 @@ class Recipe:
         return "tuned_to" in self.about
 
     def as_dict(self) -> dict[str, Any]:
-        """Weights by kind and amount of context, for reading."""
+        """Weights by kind and amount of context, in readable form."""
         return {name: self._weights(getattr(self, name).weights) for name in ("many", "few")}
 
     def _weights(self, weights: np.ndarray) -> dict[str, Any]:
@@ -233,7 +234,7 @@ class Recipe:
             "few": self.few.as_dict(),
             "about": self.about,
         }
-        # Last: a folder with recipe.json is whole.
+        # Written last: a folder with recipe.json is complete.
         write_json(folder / RECIPE, {"format": FORMAT, "recipe": values})
 
     @classmethod
@@ -262,7 +263,7 @@ class Recipe:
 
 
 def _errors(arrays: dict[str, np.ndarray], components: Sequence[str]) -> dict[str, Errors]:
-    """Of the components that predict one number."""
+    """Stored errors of the components that are point methods."""
     out = {}
     for name in components:
         method = None if name == NAME else make(name)
@@ -292,13 +293,13 @@ def _made(name: str, model: "Model | None", errors: dict[str, Errors], relations
 
 @dataclass(frozen=True)
 class Study:
-    """What a recipe is fitted on.
+    """Data that a recipe is fitted on.
 
     Attributes:
-      train: what the methods learn from; `tests`: questions about the rest.
-      small: small sets of its measurements, and a question to each (`excerpts`).
-      relations: weights of `relations` that were trained without this study. What has seen it is trusted
-        more than it should be.
+      train: measurements that the methods learn from; `tests`: questions about the rest.
+      small: small sets of its measurements, with a test for each (`excerpts`).
+      relations: weights of `relations` that were trained without this study. Weights that were trained on it
+        would get too much weight in the mixture.
     """
 
     name: str
@@ -311,12 +312,12 @@ class Study:
 def fit_recipe(
     model: "Model | None", studies: Sequence[Study], relations: Weights, names: Sequence[str] = COMPONENTS
 ) -> Recipe:
-    """Weights and calibration that serve all studies.
+    """Fit weights and calibration on all studies together.
 
     Errors with few measurements are learned from every other excerpt, the mixture for few from the rest.
 
     Args:
-      relations: the weights that the recipe is for.
+      relations: weights of `relations` that the recipe is stored with.
     """
     learned = [(train, test.asked, test.context) for study in studies for train, test in study.small[::2]]
     errors = {
@@ -353,11 +354,11 @@ def _fit_mixture(
     asked: Sequence[tuple[Columns, Sequence[Part], Weights | None]],
     usual: Mixture | None = None,
 ) -> tuple[Mixture, dict[str, Any]]:
-    """The mixture that serves these questions, and its figures on them.
+    """Fit a mixture on questions; returns the mixture and its figures on them.
 
     Args:
-      asked: what the methods learn from, questions about the rest, and the weights of `relations`.
-      usual: a mixture that served other data, to begin with.
+      asked: measurements that the methods learn from, questions about the rest, and weights of `relations`.
+      usual: mixture of other data to start from.
     """
     several, answered = [], []
     with Progress("groups of held-out questions", sum(len(parts) for _, parts, _ in asked)) as progress:
@@ -392,7 +393,7 @@ def _fit_mixture(
 
 
 def _let_in(weights: np.ndarray, point_methods: Sequence[str], names: Sequence[str]) -> None:
-    """A little weight for each method whose single number is taken: one without a weight is not asked."""
+    """Give a small weight to each method that provides a point estimate: without a weight it is not used."""
     for cell, name in enumerate(point_methods):
         if name:
             number = list(names).index(name)
@@ -401,7 +402,7 @@ def _let_in(weights: np.ndarray, point_methods: Sequence[str], names: Sequence[s
 
 
 class _Noted(Method):
-    """A method that keeps its answers."""
+    """A method that records its answers."""
 
     name = NAME
 

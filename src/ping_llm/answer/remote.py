@@ -1,4 +1,4 @@
-"""A model behind `ping-llm serve`, with the methods of a loaded one. It needs neither weights nor JAX."""
+"""Client of `ping-llm serve`, with the methods of a loaded model. It needs neither weights nor JAX."""
 
 import json
 import random
@@ -40,16 +40,16 @@ from ping_llm.measurements.addresses import Prefix, parse_prefix, unpack
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.schema import Measurement
 
-#: Holds the token, where no file does.
+#: Environment variable with the token, where no file is given.
 TOKEN_VARIABLE = "PING_LLM_TOKEN"
 
 Address = str | Prefix
 Time = datetime | int | float | str
 Known = Context | Sequence[Measurement] | Table
 
-#: Questions of a request, and bytes: a server takes 1,000 and 4 MiB, and an answer has 80 kB.
+#: Limits of a request, in questions and bytes: a server accepts 1,000 and 4 MiB, and an answer has 80 kB.
 _TOGETHER, _BYTES = 64, 2 << 20
-#: Seconds before the first repetition; each later one waits twice as long, up to the longest.
+#: Seconds before the first retry, and largest pause; the pause doubles with each retry.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
 
@@ -61,7 +61,7 @@ class Remote:
       token_file: file with the token, alone or as a line `name: token`. None: the environment variable
         PING_LLM_TOKEN, if it is set.
       ca: certificates (PEM) that are trusted besides those of the system.
-      patience: seconds for which a server that is too busy (503) is asked again.
+      patience: seconds during which requests to a busy server (503) are retried.
       timeout: seconds that an answer may take.
     """
 
@@ -87,7 +87,8 @@ class Remote:
             verify = ssl.create_default_context()
             if ca is not None:
                 verify.load_verify_locations(ca)
-            # After the same time, a request could meet the server's closing of its connection.
+            # Half of the server's time: with the same time, a request could be sent while the server closes
+            # its connection.
             limits = httpx.Limits(keepalive_expiry=IDLE_SECONDS / 2)
             self._client = httpx.Client(
                 base_url=self.url, headers=headers, timeout=timeout, verify=verify, limits=limits,
@@ -97,7 +98,7 @@ class Remote:
             raise UsageError(f"cannot use {url}: {error}") from None
 
         local = self._client.base_url.host in ("localhost", "127.0.0.1", "::1")
-        #: Whether others on the way could read the token.
+        #: Whether the token is sent unencrypted over a network.
         self.sends_token_in_the_clear = bool(token) and url.startswith("http://") and not local
 
     def __enter__(self) -> Self:
@@ -110,7 +111,7 @@ class Remote:
         self._client.close()
 
     def about(self) -> dict[str, Any]:
-        """What the server says of its model: card, calibration, what it was trained on."""
+        """Return the server's description of its model: card, calibration, training data."""
         values: dict[str, Any] = self._send("GET", "/v1/model").json()
         return values
 
@@ -121,11 +122,11 @@ class Remote:
 
     @cached_property
     def names(self) -> Names:
-        """What looks up names: host names on this machine, others by the server's data and places."""
+        """Resolver of names: host names on this machine, others by the server's data and places."""
         return _ServerNames(self)
 
     def addresses(self, name: str, end: End = "destination", version: int | None = None) -> Named:
-        """What a name stands for, by the server's data and places: `ends`, and a `note` that says it."""
+        """Resolve a name by the server's data and places: `ends`, and a `note` about them."""
         parameters = {"name": name, "end": end} | ({} if version is None else {"version": str(version)})
         values = self._send("GET", "/v1/names", parameters=parameters).json()
         return Named(values["name"], tuple(map(parse_prefix, values["addresses"])), values["note"])
@@ -135,9 +136,9 @@ class Remote:
         context: Known | None = None, *, raw: bool = False, method: str = STACK,
         quantiles: Sequence[float] = LEVELS, conditions: Given = None,
     ) -> Any:  # fmt: skip
-        """P(rtt, failure | src, dst, time, context), as `Model.rtt`: of a pair, or of a table of pairs.
+        """Return P(rtt, failure | src, dst, time, context) of a pair or a table of pairs, as `Model.rtt`.
 
-        Host names are resolved here; the server knows what `AS3333`, `country:NL` or `probe:1234` stand for.
+        Host names are resolved here, names such as `AS3333`, `country:NL` and `probe:1234` by the server.
         """
         if is_table(src):
             how = {"raw": raw, "method": method, "conditions": conditions}
@@ -153,13 +154,13 @@ class Remote:
     def rtt_many(
         self, questions: Sequence[Question], *, raw: bool = False, method: str = STACK
     ) -> list[RttAnswer]:
-        """Many questions, answers in the same order."""
+        """Answer many questions; the answers are in the same order."""
         return [answer for _, answer in self.rtt_stream(questions, raw=raw, method=method)]
 
     def rtt_stream(
         self, questions: Sequence[Question], *, raw: bool = False, method: str = STACK
     ) -> Iterator[tuple[int, RttAnswer]]:
-        """As `rtt_many`, as an iterator of (index, answer)."""
+        """Answer many questions, as an iterator of (index, answer)."""
         how = {"method": RAW if raw else method, "curve": "all"}
         together: list[str] = []
         size = first = 0
@@ -193,7 +194,7 @@ class Remote:
         method: str = STACK,
         conditions: Given = None,
     ) -> Ranking:
-        """Which destination is fastest for a source, or serves several best, as `Model.rank`."""
+        """Rank destinations for one or several sources, as `Model.rank`."""
         given = [src] if isinstance(src, str | Prefix) else src
         sources, candidates, notes = self.names.lists(given, dst)
         asked = [Question.of(one, other, at, context, conditions) for one in sources for other in candidates]
@@ -216,7 +217,7 @@ class Remote:
         passes: int = PASSES,
         conditions: Given = None,
     ) -> Completions:
-        """The most probable completions of a partial address, as `Model.complete`."""
+        """Return the most probable completions of a partial address, as `Model.complete`."""
         ends = self.names.ends(src, dst)
         body = {
             "src": _text(ends.src), "dst": _text(ends.dst), "field": field, "at": _moment(at), "bits": bits,
@@ -239,7 +240,7 @@ class Remote:
         passes: int = INVERSE_PASSES,
         conditions: Given = None,
     ) -> Inverse:
-        """Which destinations lie low <= RTT < high ms away from a source, as `Model.inverse`."""
+        """Find destinations at low <= RTT < high ms from a source, as `Model.inverse`."""
         ends = self.names.ends(src, within)
         body = {
             "src": _text(ends.src), "low": float(low), "high": float(high), "within": _text(ends.dst),
@@ -250,7 +251,7 @@ class Remote:
         return Inverse(_completions(values, ends.notes), values["probability"])
 
     def score(self, measurements: Table | Columns) -> list[dict[str, Any]]:
-        """How unusual each result is: one object per measurement, as of `ping-llm query score --json`.
+        """Score how unusual each result is: one object per measurement, as `ping-llm query score --json`.
 
         Args:
           measurements: a table of `src_addr`, `dst_addr`, `rtt` and, where known, `event_time`.
@@ -278,7 +279,10 @@ class Remote:
         kind: str = "application/json",
         parameters: dict[str, str] | None = None,
     ) -> Any:
-        """The response; a server that is too busy is asked again, as it wishes, while patience lasts."""
+        """Send a request and return the response; retry a busy server after the pause that it asks for.
+
+        Retries end when `patience` is used up.
+        """
         import httpx
 
         end, pause = time.monotonic() + self._patience, _FIRST_PAUSE
@@ -311,7 +315,7 @@ class Remote:
 
 
 class _ServerNames(Names):
-    """Names as a server knows them. Its own machine need not resolve hosts: this one does."""
+    """Resolver that looks names up on a server, except host names, which this machine resolves."""
 
     def __init__(self, remote: Remote):
         super().__init__()

@@ -1,7 +1,7 @@
-"""What `query score` prints: bits of every field, calibrated scores of results, and anomalies.
+"""Output of `query score`: bits of every field, calibrated scores of results, and anomalies.
 
 A calibrated score compares a result with the answer to its question: the RTT of this pair at this time,
-given what was measured before it in the same file and in the run's own data.
+given earlier measurements in the same file and in the run's own data.
 """
 
 import json
@@ -38,9 +38,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a file, their predicted distributions, and the kind of each question (without a stack: "").
+    """Results of a file and their predicted distributions.
 
-    `row` int64 [n] is their row in the file.
+    Attributes:
+      row: int64 [n], row of each result in the file.
+      kind: kind of each question; "" without a stack.
     """
 
     row: np.ndarray
@@ -50,12 +52,12 @@ class Results:
 
     @property
     def bits(self) -> np.ndarray:
-        """Bits of each result over its millisecond."""
+        """Bits of the millisecond bin of each result."""
         return self.expected.bits(self.rtt)
 
     @property
     def tail(self) -> np.ndarray:
-        """Two-sided tail probability of each RTT; P(no reply) of a failure."""
+        """Two-sided tail probability of each RTT, or P(no reply) of a failure."""
         below = self.expected.cdf(np.maximum(self.rtt, 0.0))
         return np.where(
             self.rtt < 0, self.expected.failure, np.minimum(1.0, 2 * np.minimum(below, 1 - below))
@@ -67,7 +69,7 @@ def results(model: "Model", measured: Columns, rows: np.ndarray | None = None) -
 
     Args:
       measured: measurements of a file; unknown times are -1.
-      rows: which of them; all by default.
+      rows: indices of the measurements to compare; all by default.
     """
     history = History(_joined(_known(model, measured), measured))
     rows = np.arange(len(measured)) if rows is None else rows
@@ -96,7 +98,7 @@ def _known(model: "Model", every: Columns) -> Columns:
 
 
 def _joined(known: Columns, measured: Columns) -> Columns:
-    """Both, each measurement once: a file may be a part of the data."""
+    """Concatenate both without duplicates, because a file may be a part of the data."""
     both = Columns.concatenate([known, measured])
     times = np.stack([both.time, both.rtt.view(np.int64)], axis=1).view(np.uint8).reshape(len(both), -1)
     keys = hashed(np.concatenate([both.src, both.dst, times], axis=1))
@@ -106,15 +108,15 @@ def _joined(known: Columns, measured: Columns) -> Columns:
 _RESULT = NAMES.index("result")
 #: Levels of the predicted quantiles.
 _EXPECTED = (0.05, 0.5, 0.95)
-#: Candidates per requested anomaly.
+#: Number of candidates per requested anomaly.
 _CANDIDATES = 8
 NEEDS = ("src_addr", "dst_addr", "rtt")
-#: So many results are also listed one by one.
+#: Largest number of results that are also listed one by one.
 _MOST_SHOWN = 20
 
 
 def scored(model: "Model", path: Path, limit: int | None = None) -> "Iterator[Scored]":
-    """The scores of a file, part by part, in bounded memory."""
+    """Score a file part by part, in bounded memory."""
     scorer = model.scorer()
     row = 0
     with Progress("measurements", limit) as progress:
@@ -133,7 +135,7 @@ def scored(model: "Model", path: Path, limit: int | None = None) -> "Iterator[Sc
 def print_scores(
     model: "Model", path: Path, limit: int | None, as_json: bool, png: Path | None = None
 ) -> None:
-    """Raw bits by field; with JSON one line per measurement, otherwise their means."""
+    """Print raw bits by field: with JSON one line per measurement, otherwise their means."""
     count, known, sums = 0, 0, np.zeros(len(NAMES))
     names = model.scorer().names
     results: list[np.ndarray] = []
@@ -158,7 +160,7 @@ def print_scores(
 def print_results(
     model: "Model", path: Path, limit: int | None, as_json: bool, png: Path | None = None
 ) -> None:
-    """Bits and tail probability of every result; with JSON one line per measurement."""
+    """Print bits and tail probabilities of the results: a summary, or with JSON one line per measurement."""
     measured = read_columns(path, needs=NEEDS, limit=limit, optional=model.optional_columns)
     bits, tails = [np.zeros(0)], [np.zeros(0)]
     shown: list[dict[str, Any]] = []
@@ -195,10 +197,11 @@ def print_anomalies(
     png: Path | None = None,
     above: float | None = None,
 ) -> None:
-    """The results with the most bits over their millisecond, with their predicted distributions.
+    """Print the results with the most bits of their millisecond bin, and their predicted distributions.
 
     Raw bits of all results select the candidates, because they are cheap; calibrated answers rank them. With
-    `above`, all results are compared with their answers, and those outside the central interval are listed.
+    `above`, all results are compared with their answers, and those outside the central interval with this
+    probability are listed.
     """
     measured = read_columns(path, needs=NEEDS, limit=limit, optional=model.optional_columns)
     rows = np.arange(len(measured))

@@ -1,6 +1,6 @@
-"""What answers are made of: plain data, without the network that made it.
+"""Types of the answers: plain data, without the network that made them.
 
-A client of a server has them too, and imports no JAX.
+A client of a server uses them too, without importing JAX.
 """
 
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ from ping_llm.measurements.addresses import Prefix
 #: Names of methods besides the simple ones.
 STACK, RAW = "stack", "raw"
 
-#: Passes through the network after which a search for addresses stops without being exact, unless more are
-#: asked for. A pass of the config `menog` on two cores takes 0.05 s in a completion and 0.5 s in an inverse
-#: search, which asks for each of up to 16 RTTs. The ten best IPv4 destinations of a source took 3 and 23
-#: passes, the hundred best 70 and 242.
+#: Default limits of an address search, in passes through the network, for a completion and for an inverse
+#: search. A search that reaches its limit is not exact. A pass of the config `menog` on two cores takes
+#: 0.05 s in a completion and 0.5 s in an inverse search, which runs the network for each of up to 16 RTTs.
+#: The ten best IPv4 destinations of a source took 3 and 23 passes, the hundred best 70 and 242.
 PASSES, INVERSE_PASSES = 64, 32
 
 
@@ -27,8 +27,8 @@ class RttAnswer:
     Attributes:
       method: `stack`, `network`, `raw` or the name of a simple method.
       calibrated: whether it was calibrated on held-out questions of the same kind.
-      rests_on: number of measurements used and what was trained on; empty for a raw answer.
-      context_given, context_used: measurements of the context, and those in the network's prompt.
+      rests_on: numbers of measurements used, and which ends were trained on; empty for a raw answer.
+      context_given, context_used: number of measurements of the context, and in the network's prompt.
     """
 
     question: Question
@@ -46,13 +46,13 @@ class RttAnswer:
 
     @property
     def knows_source(self) -> bool:
-        """Whether anything has been measured from the source. A raw answer does not tell: True."""
+        """Whether the source has measurements. True for a raw answer, where this is unknown."""
         known = self.rests_on
         return not known or bool(known["source_trained"] or known["source_measurements"])
 
     @property
     def knows_destination(self) -> bool:
-        """Whether the destination has been measured. A raw answer does not tell: True."""
+        """Whether the destination has been measured. True for a raw answer, where this is unknown."""
         known = self.rests_on
         return not known or bool(known["destination_trained"] or known["pair_measurements"])
 
@@ -61,9 +61,9 @@ class RttAnswer:
 class Completion:
     """A whole address or a prefix, and its probability.
 
-    For an inverse search, `in_range` is P(reply within the RTT range | source, this destination); of a run
-    that has a stack it is calibrated, `measured` is the number of earlier measurements of the pair, and
-    `observed` the median and range of their replies in ms.
+    For an inverse search, `in_range` is P(reply within the RTT range | source, this destination). With a run
+    that has a stack, `in_range` is calibrated, `measured` is the number of earlier measurements of the pair,
+    and `observed` is the median and range of their replies in ms.
     """
 
     address: Prefix
@@ -78,7 +78,7 @@ class Completions:
     """Completions, the most probable first.
 
     Attributes:
-      best: the answers.
+      best: the list of completions.
       bound: largest probability that an address outside the list can have.
       exact: whether the list is certain to be the most probable; False if the search hit its limit.
       notes: sentences about measurements that were left out of the context.

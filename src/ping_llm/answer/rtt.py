@@ -1,17 +1,18 @@
-"""From prompts that end in RTT to exact distributions of the RTT.
+"""Exact distributions of the RTT, from prompts that end in RTT.
 
-One pass over the context (one for all questions that share it), continued by the question, gives the choice
-between RTT and FAILED and the first byte. A two-byte encoding then takes one more token for each possible
-first byte, all of which share the context's cache, so every one of its 65,536 codes has its probability.
-Bits and single quantiles need only the one to three first bytes that decide them.
+One pass over the context (shared by all questions with this context), continued by the question, gives the
+probabilities of RTT against FAILED and of the first byte. A two-byte encoding then takes one more token for
+each possible first byte. All of these share the context's cache, and together they give the probability of
+every one of the 65,536 codes. Bits and single quantiles need only the one to three first bytes that decide
+them.
 
 An eight-byte encoding has 2^64 codes, which cannot be listed. Codes are ordered, so all codes with the same
 first bytes are an interval of RTTs whose probability is exact. The most probable interval wider than one
-millisecond is split into its 256 next bytes until none that matters is left. An interval that was not split
-has an exact total, spread evenly inside it; the sum of these totals bounds the error.
+millisecond is split by its 256 next bytes, until the rest has too little probability to matter. An interval
+that was not split has an exact total, spread evenly inside it; the sum of these totals bounds the error.
 
 The next token could also be another field or a new measurement; probabilities are conditional on a result.
-RTTs above the hour that the schema allows are impossible.
+RTTs above the hour that the schema allows have probability zero.
 """
 
 import heapq
@@ -31,31 +32,31 @@ from ping_llm.tokens.vocab import BYTE0, FAILED, RTT
 if TYPE_CHECKING:
     from ping_llm.model.engine import Engine, Prefix
 
-#: Splitting ends when the intervals that are too wide hold less than this.
+#: Total probability of intervals that are too wide, below which splitting ends.
 TOLERANCE = 1e-4
-#: Or after so many splits: one costs about as much as a token.
+#: Largest number of splits: one costs about as much as a token.
 MOST_SPLITS = 512
-#: Splits that are computed together.
+#: Number of splits that are computed together.
 TOGETHER = 32
-#: Finer than a tenth of a millisecond, or a thousandth of the RTT, is not needed for a picture.
+#: Width up to which an interval need not be split: 0.1 ms or a thousandth of the RTT is enough for a picture.
 FINE_MS, FINE_SHARE = 0.1, 1 / 1024
 
 
 class ByteTree:
-    """The intervals known so far. `edges` and masses of the leaves are the distribution."""
+    """The intervals known so far; edges and masses of its leaves are the distribution."""
 
     def __init__(self, encoding: RttEncoding):
         self._encoding = encoding
         self._last = encoding.encode(MAX_RTT_MS)
-        #: Per split: edges [k + 1] and masses [k] of its children. A child that is split in turn loses
-        #: its mass.
+        #: Edges [k + 1] and masses [k] of the children, per split. The mass of a child that is split itself
+        #: becomes NaN.
         self._pieces: list[tuple[np.ndarray, np.ndarray]] = []
-        #: (-mass, path, piece, child) of the intervals that matter.
+        #: (-mass, path, piece, child) of the intervals that are too wide.
         self._open: list[tuple[float, bytes, int, int]] = []
         self.unresolved = 0.0
 
     def split(self, path: bytes, mass: float, log_probabilities: np.ndarray) -> None:
-        """Divide the interval of `path` among its possible next bytes."""
+        """Divide the interval of `path` by its possible next bytes."""
         missing = 8 * (self._encoding.bytes - len(path) - 1)
         first = int.from_bytes(path, "big") << 8
         children = min((self._last >> missing) - first + 1, 256)
@@ -74,17 +75,17 @@ class ByteTree:
         self._pieces.append((edges, masses))
 
     def largest(self, count: int) -> list[tuple[bytes, float]]:
-        """Take out the open intervals with the most probability, to be split."""
+        """Remove the most probable open intervals and return them as (path, mass), to be split."""
         taken = []
         for _ in range(min(count, len(self._open))):
             negative, path, piece, child = heapq.heappop(self._open)
-            self._pieces[piece][1][child] = np.nan  # its children stand for it
+            self._pieces[piece][1][child] = np.nan  # replaced by its children
             self.unresolved += negative
             taken.append((path, -negative))
         return taken
 
     def leaves(self) -> tuple[np.ndarray, np.ndarray]:
-        """Edges [n + 1] and masses [n], ascending."""
+        """Edges [n + 1] and masses [n] of the leaves, in ascending order."""
         low = np.concatenate([edges[:-1] for edges, _ in self._pieces])
         mass = np.concatenate([masses for _, masses in self._pieces])
         leaf = ~np.isnan(mass)
@@ -97,7 +98,7 @@ class ByteTree:
 def grow(
     engine: "Engine", encoding: RttEncoding, prefix: "Prefix", row: int, failure: float
 ) -> RttDistribution:
-    """The distribution of one row of a prefix whose tail ends in RTT."""
+    """Return the distribution of one row of a prefix whose tail ends in RTT."""
     alone = prefix.row(row)
     tree = ByteTree(encoding)
     tree.split(b"", 1.0, alone.tail[0, -1])
@@ -106,7 +107,7 @@ def grow(
         nodes = tree.largest(TOGETHER)
         if not nodes:
             break
-        # Padding a shorter path at its end changes nothing before it: few depths fit all.
+        # Shorter paths are padded at the end, which changes nothing before it, so few depths are needed.
         depth = 1 << (max(len(path) for path, _ in nodes) - 1).bit_length()
         suffixes = np.full((1, len(nodes), depth), BYTE0, np.int32)
         for way, (path, _) in enumerate(nodes):
@@ -119,13 +120,13 @@ def grow(
     return RttDistribution.of_mass(edges, masses, float(failure), max(tree.unresolved, 0.0))
 
 
-#: Read fewer tokens than this with the question; a pass of its own costs more than it can save.
+#: Contexts with fewer tokens are read together with the question: a separate pass costs more than it saves.
 _SHORT = 24
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The codes of a two-byte encoding that a measurement can have."""
+    """Edges of the codes of a two-byte encoding that a measurement can have."""
 
     edges: np.ndarray  # float64 [codes + 1], ms
 
@@ -142,17 +143,17 @@ class Grid:
 def grid_of(encoding: RttEncoding) -> Grid:
     last = min(encoding.encode(MAX_RTT_MS), encoding.largest_code)
     edges = np.array([encoding.lower_edge(code) for code in range(last + 1)])
-    # The last code holds all above, too. It is given the width of its neighbour.
+    # The last code also holds all larger RTTs. It is given the width of its neighbour.
     return Grid(np.append(edges, 2 * edges[-1] - edges[-2]))
 
 
 @dataclass(frozen=True)
 class RttScores:
-    """What is asked most often about many results at once.
+    """Figures of many questions that need no full distribution.
 
     Attributes:
-      failure: float64 [n].
-      bits: float64 [n], of the observed result over its millisecond bin; NaN where none was given.
+      failure: float64 [n], probability of no reply.
+      bits: float64 [n], of the millisecond bin of the observed result; NaN where none was given.
       quantiles: float64 [n, levels], ms.
     """
 
@@ -164,7 +165,7 @@ class RttScores:
 def distributions(
     engine: "Engine", encoding: RttEncoding, prompts: Sequence[Prompt]
 ) -> Iterator[tuple[int, RttDistribution]]:
-    """The distribution after each prompt (which ends in RTT), as (index, distribution), in any order."""
+    """Return the distribution after each prompt that ends in RTT, as (index, distribution), in any order."""
     for batch, prefix in _read(engine, prompts):
         failure = _failure(prefix)
         if encoding.bytes > 2:
@@ -184,7 +185,7 @@ def scores(
     observed: np.ndarray | None,
     levels: Sequence[float],
 ) -> RttScores:
-    """Failure, bits and quantiles, exact, from no more first bytes than decide them."""
+    """Return exact failure, bits and quantiles, computed from only the first bytes that decide them."""
     results = np.full(len(prompts), np.nan) if observed is None else np.asarray(observed, np.float64)
     wanted = np.asarray(levels, np.float64)
     out = RttScores(
@@ -209,17 +210,18 @@ def scores(
 
 
 def _within(encoding: RttEncoding, rtt: float) -> float:
-    """Of `clipped`, an RTT above the limit counts as the limit: the model was told nothing else."""
+    """Clip an RTT to the limit of a `clipped` encoding: the model was trained on clipped RTTs."""
     return min(rtt, encoding.clip_limit_ms) if encoding.clip_limit_ms and rtt > 0 else rtt
 
 
 def _read(engine: "Engine", prompts: Sequence[Prompt]) -> "Iterator[tuple[np.ndarray, Prefix]]":
-    """Read the prompts, those with the same context one after the other: it is read once for all of them.
+    """Read the prompts in an order in which each context is read once for all of its questions.
 
-    The engine keeps the contexts read last, so that the next call about the same source need not read them.
-    One prompt at a time, in the same two steps whatever it is asked with, so that an answer is the same to
-    the last bit alone, in a batch or beside questions about the same source. Sixteen at a time gain 7 % (0.7M
-    parameters, two cores): a single question's 174 continuations fill the cores already.
+    The engine keeps the most recently read contexts, so the next call about the same source need not read
+    them. Prompts are read one at a time, always in the same two steps. So an answer is the same to the last
+    bit whether its question comes alone, in a batch or with others about the same source. Reading sixteen at
+    a time gains 7 % (0.7M parameters, two cores), because the 174 continuations of a single question already
+    use the cores fully.
     """
     order = sorted(range(len(prompts)), key=lambda index: prompts[index].context.tobytes())
     for index in order:
@@ -232,7 +234,7 @@ def _read(engine: "Engine", prompts: Sequence[Prompt]) -> "Iterator[tuple[np.nda
 
 
 def _failure(prefix: "Prefix") -> np.ndarray:
-    """P(FAILED) given that a result comes next."""
+    """P(FAILED), given that the next token is RTT or FAILED."""
     out: np.ndarray = 1.0 / (
         1.0 + np.exp(prefix.tail[:, -2, RTT].astype(np.float64) - prefix.tail[:, -2, FAILED])
     )
@@ -249,7 +251,11 @@ def _first_byte(grid: Grid, prefix: "Prefix") -> np.ndarray:
 
 
 def _second_byte(engine: "Engine", grid: Grid, prefix: "Prefix", first: np.ndarray) -> np.ndarray:
-    """P(second byte | first byte): first is int [rows, ways], the result float64 [rows, ways, 256]."""
+    """P(second byte | first byte), float64 [rows, ways, 256].
+
+    Args:
+      first: int [rows, ways], first bytes.
+    """
     out = engine.branch(prefix, (BYTE0 + first[..., None]).astype(np.int32))[:, :, 0, BYTE0:].astype(
         np.float64
     )
@@ -268,12 +274,12 @@ def _grid_mass(engine: "Engine", grid: Grid, prefix: "Prefix") -> np.ndarray:
 def _points(
     engine: "Engine", grid: Grid, prefix: "Prefix", observed: np.ndarray, levels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """P(millisecond bin of the observed | reply) and quantiles."""
+    """P(millisecond bin of the observed RTT | reply), and quantiles."""
     rows = np.arange(len(prefix))
     first = _first_byte(grid, prefix)
     below = np.concatenate([np.zeros((len(prefix), 1)), np.cumsum(first, axis=1)], axis=1)
     below /= below[:, -1:]
-    # Where each level is reached, and where the two ends of the bin lie.
+    # First bytes at which each level is reached, and codes of the two ends of the bin.
     reached = np.stack([(below[:, 1:] < level).sum(axis=1) for level in levels], axis=1)
     reached = np.minimum(reached.reshape(len(prefix), len(levels)), grid.first_bytes - 1)
     low = np.where(observed >= 0, np.floor(observed), 0.0)

@@ -1,10 +1,10 @@
 """Bits of measurements by field: improbable values cost many bits.
 
 Measurements are grouped by source and scored in time order, each given those before it. A window holds as
-many as fit the length that the model was trained on. The next window repeats the newer half of the last as
-its context, so every measurement is scored once, and all but the first of a source with at least half a
-window of context. The bits are those of the tokens without masks, so their sum is the training loss on the
-same tokens.
+many measurements as fit the length that the model was trained on. The next window repeats the newer half of
+the previous one as its context. So every measurement is scored once, and after the first window of a source,
+each has at least half a window of context. The bits are those of the tokens without masks, so their sum is
+the training loss on the same tokens.
 """
 
 import itertools
@@ -23,15 +23,15 @@ from ping_llm.tokens.vocab import Field
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
-#: Sources whose last measurements are kept between the parts of a file.
+#: Largest number of sources whose last measurements are kept between the parts of a file.
 _MOST_SOURCES = 20_000
 #: Windows per batch.
 _TOGETHER = 16
 
-#: What bits are counted by: the token MEASUREMENT, and each field.
+#: Columns of the bits: the token MEASUREMENT ("start"), and each field.
 NAMES = ("start", "src", "dst", "time", "result", *vocab.OPTIONAL)
 _USUAL = NAMES[: -len(vocab.OPTIONAL)]
-#: By field; the last is that of vocab.NO_FIELD.
+#: Column by field; the last entry is that of vocab.NO_FIELD.
 _COLUMN_OF_FIELD = np.zeros(len(Field) + 1, np.int64)
 _COLUMN_OF_FIELD[[Field.SRC, Field.DST, Field.TIME, Field.RESULT]] = 1, 2, 3, 4
 for _name, _field in vocab.OPTIONAL.items():
@@ -44,10 +44,10 @@ class Scored:
 
     Attributes:
       columns: the measurements.
-      row: int64 [n], their place in the file.
-      bits: float64 [n, NAMES]; 0 for what is not stated (the source is stated once per window, and optional
-        fields only if the model was trained on them).
-      known: int64 [n], number of earlier measurements of the source that each was given.
+      row: int64 [n], their rows in the file.
+      bits: float64 [n, NAMES]; 0 for fields that are not stated (the source is stated once per window, and
+        optional fields only if the model was trained on them).
+      known: int64 [n], number of earlier measurements of the source in the context of each.
       window: all measurements of the windows, context included.
       place: int64 [n], index of each scored measurement in `window`; window[place - known : place] is its
         context.
@@ -66,7 +66,7 @@ class Scored:
 
 
 class Scorer:
-    """Scores a stream part by part and keeps the last measurements of each source in between."""
+    """Scores a stream part by part, and keeps the last measurements of each source between parts."""
 
     def __init__(self, model: "Model"):
         self._model = model
@@ -75,18 +75,18 @@ class Scorer:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those of NAMES that the model can state."""
+        """The columns of NAMES that the model can state."""
         return (*_USUAL, *self._model.optional_fields)
 
     def add(self, part: Columns) -> Iterator[Scored]:
-        """The scores of one part of the stream."""
+        """Score one part of the stream."""
         windows = self._windows(part)
         while together := list(itertools.islice(windows, _TOGETHER)):
             yield self._score(together)
         self._first_row += len(part)
 
     def windows(self, part: Columns, count: int) -> list[np.ndarray]:
-        """The tokens of the first windows, as they would be scored."""
+        """Return the tokens of the first `count` windows, as they would be scored."""
         told = [columns for columns, _, _ in itertools.islice(self._windows(part), count)]
         if not told:
             return []
@@ -104,7 +104,7 @@ class Scorer:
     def _windows_of_source(
         self, part: Columns, rows: np.ndarray
     ) -> Iterator[tuple[Columns, np.ndarray, int]]:
-        """(measurements, their rows, number of leading ones that are context only) of one source."""
+        """Windows of one source: (measurements, rows of the scored ones, number of context-only ones)."""
         source = part.src[rows[0]].tobytes()
         mine = part.take(rows)
         past = self._past.pop(source, None)
@@ -128,7 +128,7 @@ class Scorer:
                 self._past.popitem(last=False)
 
     def _most(self, src: np.ndarray) -> int:
-        """Measurements that fit in any case: the longest time each, the address once."""
+        """Number of measurements that always fit: each with the longest time, the source address once."""
         ipv4 = (src[0, :10] == 0).all() and (src[0, 10:12] == 255).all()
         address = 5 if ipv4 else 17
         each = 1 + address + 5 + 1 + self._model.encoding.bytes
@@ -168,7 +168,7 @@ class Scorer:
 
 
 def encode_windows(model: "Model", windows: list[Columns]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens, the offset of each measurement, and the number of each window's first measurement."""
+    """Encode windows: tokens, offset of each measurement, and index of each window's first measurement."""
     from ping_llm.tokens.columns import StatementColumns, encode_columns  # imported late: it loads Numba
 
     starts = np.cumsum([0] + [len(columns) for columns in windows])
@@ -189,7 +189,7 @@ def encode_windows(model: "Model", windows: list[Columns]) -> tuple[np.ndarray, 
 
 
 def field_bits(ids: np.ndarray, offsets: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    """Bits of tokens, summed by measurement and field; PREFIX_END belongs to its address."""
+    """Sum the bits of tokens by measurement and field; PREFIX_END counts to its address."""
     count = len(offsets) - 1
     measurement = np.repeat(np.arange(count), np.diff(offsets))
     column = _COLUMN_OF_FIELD[vocab.fields_of(ids)]

@@ -1,4 +1,4 @@
-"""Answers as text and as JSON."""
+"""Formatting of answers as text and as JSON."""
 
 import itertools
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def rtt_values(answer: RttAnswer, below: float | None = None) -> dict[str, Any]:
-    """An answer as JSON; RTTs in ms. docs/queries.md describes every key."""
+    """Values of an answer for JSON; RTTs in ms. docs/queries.md describes every key."""
     distribution, question = answer.distribution, answer.question
     values: dict[str, Any] = {
         "src_addr": str(question.src),
@@ -56,7 +56,7 @@ def rtt_values(answer: RttAnswer, below: float | None = None) -> dict[str, Any]:
 
 
 def observed_values(distribution: RttDistribution, rtt: float) -> dict[str, Any]:
-    """Scores of a known result, as in `evaluate --answers`."""
+    """Scores of an observed result, as in `evaluate --answers`; None where it is NaN."""
     if np.isnan(rtt):
         return {"rtt": None, "bits": None, "crps": None}
     crps = None
@@ -93,7 +93,7 @@ def rtt_text(answer: RttAnswer, below: float | None = None) -> str:
 
 
 def basis(answer: RttAnswer) -> list[str]:
-    """What the answer is based on; an answer without any measurement says so first."""
+    """Lines on what the answer is based on; the first line says if an end has never been measured."""
     known = answer.rests_on
     if not known:
         used = (
@@ -146,7 +146,7 @@ def basis(answer: RttAnswer) -> list[str]:
 
 
 def histogram(distribution: RttDistribution) -> str:
-    """Bars over the central 98 %, evenly spaced where the range is narrow and by ratio where it is wide."""
+    """Histogram of the central 98 %, with bins of equal width, or of equal ratio if the range is wide."""
     edges = bar_edges(distribution)
     shares = distribution.between(edges[:-1], edges[1:])
     labels = [f"{ms(low)} – {ms(high)}" for low, high in itertools.pairwise(edges)]
@@ -225,7 +225,7 @@ def completions_text(
         rows.append(row)
     lines = [f"note: {note}" for note in answer.notes]
     if rows and answer.best[0].in_range is not None:
-        # P(in range) of each destination first, then its share of the probability of the range.
+        # P(in range) of each destination, and in the last column its share of the range's probability.
         header = ["destination", "P(in range)", "measured", "median", "share of the range"]
         header += [""] * (len(rows[0]) - len(header))
         lines.append(table(rows, header))
@@ -280,7 +280,7 @@ def generated_text(made: "Generated") -> str:
 
 
 def pairs_text(answers: Sequence[dict[str, Any]]) -> str:
-    """One line per question, from `rtt_values`."""
+    """Table with one line per question, from `rtt_values`."""
     levels = ("0.05", "0.5", "0.95")
     rows = [
         (
@@ -323,7 +323,7 @@ def percent(share: float) -> str:
 
 
 def moment_text(micros: int) -> str:
-    """ISO 8601 of µs since 1970, with a fraction only where there is one."""
+    """Format µs since 1970 as ISO 8601, with a fraction only if it is not zero."""
     seconds, fraction = divmod(micros, 1_000_000)
     text = time_text(seconds)
     return text if not fraction else f"{text.removesuffix('Z')}.{fraction:06d}Z"

@@ -1,9 +1,10 @@
-"""The answer that a user gets: the network and the simple methods, mixed and calibrated.
+"""The stack: the network and the simple methods, mixed and calibrated into the answer that a user gets.
 
-A question's kind, and how much it can look back on, choose the weights; held-out questions of that kind have
-decided them (`stacking.py`), and the pair's own results move them (`own_past.py`). Then the mixture is
-recalibrated by the kind's two numbers, and its single number chosen by the kind's rule. Everything that this
-takes is kept beside the weights of the network, in a run and in an export: stack.json and stack.safetensors.
+The weights depend on the kind of question and on its amount of earlier measurements. They were fitted on
+held-out questions of that kind (`stacking.py`), and are adjusted by the pair's own results (`own_past.py`).
+The mixture is then recalibrated by two numbers of the kind, and its point estimate is chosen by the rule of
+the kind. A run and an export hold all of this beside the weights of the network, in stack.json and
+stack.safetensors.
 """
 
 import json
@@ -35,20 +36,20 @@ if TYPE_CHECKING:
     from ping_llm.answer.rtt_model import RttModel
 
 FOLDER, FILE, ARRAYS = "stack", "stack.json", "stack.safetensors"
-#: Of an edge export, instead of ARRAYS: NumPy alone reads it.
+#: File of an edge export instead of ARRAYS: it can be read with NumPy alone.
 EDGE_ARRAYS = "stack.npz"
 FORMAT = 1
 
-#: Among the components of a stack.
+#: Name of the network among the components of a stack.
 NETWORK = "network"
 
-#: Questions that are answered together: a curve takes 34 kB.
+#: Number of questions that are answered together: a curve takes 34 kB.
 CHUNK = 128
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers to n questions, and what they rest on."""
+    """Answers to n questions, and what they are based on."""
 
     distributions: RttDistributions
     evidence: Evidence
@@ -58,23 +59,25 @@ class Answers:
 
 @dataclass(frozen=True)
 class Stack:
-    """Components and how they are put together.
+    """Components and how they are combined.
 
     Attributes:
       components: names; the columns of `weights`.
       methods: the fitted simple methods among them, by name.
       weights: float64 [CELLS, components].
-      spread: float64 [KINDS], by which the network's curves are blurred first, in log RTT.
-      shift, scale: float64 [KINDS]: the mixture's F becomes σ(shift + scale · logit F).
-      typical_share: float64 [KINDS]: the single number is the middle of the densest share; 0: the median.
-      point_methods: of each cell, the component whose single number is taken instead; empty: none. Empty in
-        stacks that were written before it was known.
-      past_power: how far a pair's own results move its weights (`own_past`); 0: not at all, as in stacks that
-        were written before it was known.
-      most_ms: no probability of the network above.
+      spread: float64 [KINDS], standard deviation in log RTT by which the network's curves are blurred first.
+      shift, scale: float64 [KINDS]; the mixture's F becomes σ(shift + scale · logit F).
+      typical_share: float64 [KINDS]; the point estimate is the middle of the densest interval with this share
+        of the replies; 0: the median.
+      point_methods: by cell, the component whose point estimate is used instead; an empty name: none. Empty
+        in stacks that are older than this attribute.
+      past_power: how far a pair's own results adjust its weights (`own_past`); 0: not at all, as in stacks
+        that are older than this attribute.
+      most_ms: RTT above which the network's probability is removed.
       rates: failures and measurements of each source, destination and pair that was trained on.
-      trained: what the methods were fitted to; `network_trained`: what the network was trained on.
-      about: what a reader wants to know of all this (JSON).
+      trained: ends and pairs that the methods were fitted to; `network_trained`: that the network was trained
+        on.
+      about: information for readers (JSON).
     """
 
     components: tuple[str, ...]
@@ -111,7 +114,7 @@ class Stack:
             raise ValueError("past_power must be from 0 to 1")
 
     def without_own_past(self) -> "Stack":
-        """The same, whose weights do not follow a pair's own results."""
+        """Return a copy whose weights are not adjusted by a pair's own results."""
         methods = dict(self.methods)
         for name, method in self.methods.items():
             if isinstance(method, PairHistory):
@@ -120,7 +123,7 @@ class Stack:
         return replace(self, methods=methods, past_power=0.0)
 
     def answer(self, model: "RttModel | None", queries: Queries, history: History) -> Answers:
-        """The calibrated mixture for each question."""
+        """Return the calibrated mixture for each question."""
         chunks = [slice(start, start + CHUNK) for start in range(0, len(queries), CHUNK)]
         parts = [self._answer(model, queries.take(rows), history.for_some(rows)) for rows in chunks]
         return joined(parts) if parts else joined([self._answer(model, queries, history)])
@@ -133,7 +136,7 @@ class Stack:
         return self._mixed(ask, queries, history, {})
 
     def capped(self, own: network.Curves) -> network.Curves:
-        """The network's curves without what lies above twice the largest RTT that it was trained on."""
+        """Remove the probability above twice the largest trained RTT from the network's curves."""
         return replace(own, levels=capped(own.levels, self.most_ms))
 
     def answer_with(
@@ -143,10 +146,10 @@ class Stack:
         history: History,
         known: Mapping[str, RttDistributions] | None = None,
     ) -> Answers:
-        """The same where the network was asked before, and its curves capped.
+        """Return the calibrated mixture, given the network's capped curves.
 
         Args:
-          known: what methods have answered before, by their names.
+          known: answers of methods that are known already, by method name.
         """
 
         def look_up(part: Queries, back: History, rows: np.ndarray) -> network.Curves:
@@ -207,13 +210,13 @@ class Stack:
                 point[rows] = answers.typical(float(share))[rows]
         own_point = np.flatnonzero(~np.isnan(points))
         if len(own_point):
-            # Inside the 90 % interval, or the number would contradict the distribution.
+            # Clipped to the 90 % interval, so that the point estimate does not contradict the distribution.
             low, high = answers.quantile([0.05, 0.95])[own_point].T
             point[own_point] = np.clip(points[own_point], low, high)
         return Answers(RttDistributions(answers.values, levels, failure, point=point), known, used)
 
     def training_counts(self, queries: Queries) -> np.ndarray:
-        """int64 [n]: measurements to each question's destination that were trained on."""
+        """Number of trained measurements to each question's destination, int64 [n]."""
         return self.rates.measurements_to(queries)
 
     def as_dict(self) -> dict[str, Any]:
@@ -245,12 +248,12 @@ class Stack:
         tree, arrays = state.pack(self)
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes(folder / ARRAYS, save(arrays))
-        # Last: a folder with stack.json is whole.
+        # Written last: a folder with stack.json is complete.
         write_json(folder / FILE, {"format": FORMAT, "stack": tree})
 
     @classmethod
     def load(cls, folder: Path) -> "Stack | None":
-        """That of a run or an export; None if it has none."""
+        """Load the stack of a run or an export; None if it has none."""
         path = folder / FILE
         if not path.is_file():
             return None
@@ -280,14 +283,14 @@ def _arrays(folder: Path) -> state.Arrays:
 
 
 def recalibrated(levels: np.ndarray, shift: np.ndarray | float, scale: np.ndarray | float) -> np.ndarray:
-    """σ(shift + scale · logit F): a scale below 1 widens, above 1 narrows, a shift moves."""
+    """σ(shift + scale · logit F). A scale below 1 widens the distribution, above 1 narrows it."""
     inside = np.clip(levels, 1e-12, 1 - 1e-12)
     moved = 1.0 / (1.0 + np.exp(-(shift + scale * (np.log(inside) - np.log1p(-inside)))))
     return np.where((levels <= 0) | (levels >= 1), levels, moved)
 
 
 def joined(parts: Sequence[Answers]) -> Answers:
-    """One after the other."""
+    """Concatenate answers."""
     first = parts[0].distributions
     levels = np.concatenate([part.distributions.levels for part in parts])
     joined = RttDistributions(

@@ -1,14 +1,14 @@
-"""Fit a stack: which component to trust how far, decided by questions that were held out of the training.
+"""Fitting of a stack: the weights of its components, from questions that were held out of the training.
 
 Stacking of predictive distributions (Yao, Vehtari, Simpson, Gelman, "Using stacking to average Bayesian
-predictive distributions", Bayesian Analysis 2018): the weights of a kind of question are those with which its
-held-out results have the least bits plus three times log2 of their mean CRPS. Bits alone let in a wide
-component that costs CRPS: on the demo's known pairs 2.6 ms where the best method has 1.8. They are drawn
-towards those of all questions about something new, and those of an amount of context towards the kind's, as
-if so many held-out ends (sources, destinations, pairs) had said so: a handful of ends cannot mislead them,
-however often measured.
+predictive distributions", Bayesian Analysis 2018). The weights of a kind of question minimise the bits of its
+held-out results plus three times log2 of their mean CRPS. Bits alone give weight to a wide component that
+costs CRPS: on the demo's known pairs 2.6 ms, where the best method has 1.8. The weights of a kind are shrunk
+to those of all questions about something new, and the weights of an amount of context to those of its kind.
+The strength of this prior is a number of held-out ends (sources, destinations, pairs), so a few ends cannot
+mislead the weights, however often they were measured.
 
-The mixture is then recalibrated: where held-out results fall in it must look uniform. A mixture of calibrated
+The mixture is then recalibrated, so that held-out results are uniform under it. A mixture of calibrated
 distributions is too wide (Ranjan and Gneiting, "Combining probability forecasts", JRSS B 2010).
 """
 
@@ -39,21 +39,22 @@ from ping_llm.splits.questions import Test
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
-#: Shifts and scales of the recalibration to choose from, and how surprising each is in itself.
+#: Candidate shifts and scales of the recalibration, and standard deviations of their priors.
 _SHIFT_GRID = np.linspace(-0.6, 0.6, 25)
 _SCALE_GRID = np.exp(np.linspace(np.log(0.6), np.log(1.8), 29))
 _PRIOR_SHIFT, _PRIOR_LOG_SCALE = 0.2, 0.25
 
-#: Single numbers to choose from: the median (0) or the middle of the densest share.
+#: Candidate point estimates: the median (0), or the middle of the densest interval with this share.
 _SHARES = (0.0, 0.3)
-#: Or a component's own, where so many held-out ends agree in both of their halves, and by this much on
-#: average: a mixture's median lies between those of its components, and one of them may be nearer.
+#: A component's own point estimate is used with at least this many held-out ends, if its error relative to
+#: the mixture's is below this in both halves of them. A mixture's median lies between those of its
+#: components, and one of them may be closer.
 _POINT_ENDS, _POINT_GAIN = 8, 0.95
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the held-out questions, with what they may look at."""
+    """Some of the held-out questions, with the measurements that they may look back on."""
 
     queries: Queries
     context: History
@@ -61,7 +62,11 @@ class Part:
 
 
 def parts_of(tests: Sequence[Test], most_without: int = 150, seed: int = 0) -> list[Part]:
-    """The questions of tests in chunks; some of each test once more without anything to look back on."""
+    """Divide the questions of tests into chunks; some of each kind are added again without a history.
+
+    Args:
+      most_without: largest number of questions per kind that are added again.
+    """
     random = np.random.default_rng(seed)
     nothing = History(Columns.empty())
     parts, without = [], set()
@@ -90,12 +95,14 @@ def fit_stack(
 
     Args:
       model: the network; None for a stack of simple methods.
-      network_train: what the network was trained on; the methods, too, while weights are fitted.
-      tests: held-out questions, of which nothing is in `network_train`.
-      train: what the methods learn from in the end.
+      network_train: measurements that the network was trained on. While weights are fitted, the methods are
+        fitted to these too.
+      tests: held-out questions, whose measurements are not in `network_train`.
+      train: measurements that the methods are finally fitted to.
       names: the simple methods.
-      further: other divisions of the training data, for the simple methods alone: what to learn from, and
-        questions about the rest.
+      about: information for readers, stored with the stack.
+      further: other divisions of the training data, for the simple methods alone: measurements to learn from,
+        and questions about the rest.
     """
     parts = parts_of(tests)
     fitted = _fitted(names, network_train)
@@ -127,12 +134,12 @@ def fit_stack(
 
 
 def refitted(stack: Stack, everything: Columns, about: dict[str, Any]) -> Stack:
-    """The same weights and calibration, for a network that has gone on to be trained on everything."""
+    """Return a stack with the same weights and calibration, for a network trained further on all data."""
     return _with_methods(replace(stack, network_trained=Novelty.of(everything, Filter)), everything, about)
 
 
 def _with_methods(stack: Stack, train: Columns, about: dict[str, Any]) -> Stack:
-    """The simple methods that have a weight, fitted to all that they may learn from."""
+    """Fit the simple methods of the stack to all measurements that they may learn from."""
     return replace(
         stack,
         methods=_fitted([name for name in stack.components if name != NETWORK], train),
@@ -143,7 +150,7 @@ def _with_methods(stack: Stack, train: Columns, about: dict[str, Any]) -> Stack:
 
 
 def _ask_methods(names: Sequence[str], train: Columns, parts: Sequence[Part], most_ms: float) -> Held:
-    """The simple methods on the questions of a further split."""
+    """Answer the questions of a further split by the simple methods."""
     return ask(None, _fitted(names, train), Novelty.of(train), parts, most_ms)
 
 
@@ -160,7 +167,7 @@ def ask(
     most_ms: float,
     quiet: bool = False,
 ) -> Held:
-    """Ask every component every held-out question."""
+    """Answer every held-out question by every component."""
     known, failure, below, curves, products, points = [], [], [], [], [], []
     results, past = [], []
     progress = None if quiet else Progress("held-out questions", sum(len(part.rtt) for part in parts))
@@ -227,10 +234,12 @@ def recalibration(
     past_power: float,
     usual: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shift and scale of each kind, for a mixture with these weights, moved by the pairs' own results.
+    """Fit shift and scale of each kind, for a mixture with weights adjusted by the pairs' own results.
 
     Args:
-      usual: the least surprising shifts and scales, which kinds without a question get.
+      by_cell: float64 [CELLS, components], weights.
+      past_power: power of the adjustment by the pairs' own results (`own_past`).
+      usual: means of the priors on shifts and scales, which kinds without a question keep.
     """
     assert held.past is not None
     weights = own_past.tempered(by_cell[held.known.cell], held.past, components, past_power)
@@ -261,13 +270,16 @@ def single_numbers(
     usual: Sequence[str] = (),
     known: Sequence[Mapping[str, RttDistributions]] = (),
 ) -> tuple[np.ndarray, tuple[str, ...], dict[str, Any]]:
-    """The rules for the single number, and what the stack makes of the held-out questions.
+    """Choose the rules for the point estimate; returns them and the stack's figures on held-out questions.
 
     Args:
       asked: the parts of the questions, each with the stack that answers it; all have the same weights.
       held: all of the questions.
       usual: as for `point_methods`.
-      known: of each part, what methods have answered before.
+      known: for each part, answers of methods that are known already.
+
+    Returns:
+      `typical_share` and `point_methods` of the stack, and the figures by kind.
     """
     errors = {share: [] for share in _SHARES}  # type: dict[float, list[np.ndarray]]
     inside, bits, start = [], [], 0
@@ -298,7 +310,7 @@ def single_numbers(
         for share, values in error.items():
             scores[share] = (np.median(values[rows]), values[rows].mean())
         middle = scores[0.0]
-        # Better in the median and not much worse in the mean, or the median it is.
+        # The share with the least sum of median and mean error, each relative to those of the median.
         chosen[kind] = min(
             _SHARES,
             key=lambda share: sum(s / max(m, 1e-9) for s, m in zip(scores[share], middle, strict=True)),
@@ -322,12 +334,15 @@ def point_methods(
     weights: np.ndarray,
     usual: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """For each cell the component whose single number is clearly nearer than the mixture's; empty: none.
+    """Choose for each cell the component whose point estimate is clearly closer than the mixture's.
 
     Args:
-      ours: float64 [n], errors of the mixture's single number.
-      weights: float64 [CELLS, components]; a component without a weight is not asked.
-      usual: what other data have chosen, which stays unless the mixture's number is clearly nearer here.
+      ours: float64 [n], errors of the mixture's point estimate.
+      weights: float64 [CELLS, components]; only components with a weight are considered.
+      usual: choice from other data, which is kept unless the mixture's estimate is clearly closer here.
+
+    Returns:
+      Name of the component by cell; empty: none.
     """
     assert held.points is not None
     error = np.abs(held.points - held.rtt[:, None])
@@ -337,7 +352,7 @@ def point_methods(
         of_kind = replied & (held.known.kind == cell // AMOUNTS)
         rows = np.flatnonzero(of_kind & (held.known.cell == cell))
         if len(np.unique(held.ends[rows])) < _POINT_ENDS:
-            rows = np.flatnonzero(of_kind)  # too few of this amount of context: all of the kind decide
+            rows = np.flatnonzero(of_kind)  # too few ends with this amount of context: use all of the kind
         best, enough = (_POINT_GAIN, ""), len(np.unique(held.ends[rows])) >= _POINT_ENDS
         if usual and usual[cell] and weights[cell, number := components.index(usual[cell])] > 0:
             theirs = error[rows, number]
@@ -354,7 +369,7 @@ def point_methods(
 
 
 def _gain(theirs: np.ndarray, ours: np.ndarray, ends: np.ndarray) -> float:
-    """The larger of both halves of the ends: mean of the ratios of median and mean error."""
+    """Mean of the ratios of median and mean error to ours; the larger value of two halves of the ends."""
     half = ends % 2 == 0
     if not half.any() or half.all():
         return np.inf

@@ -1,7 +1,7 @@
-"""Fitted objects as plain data: a JSON tree and named arrays, and back. No pickle.
+"""Conversion of fitted objects to plain data and back: a JSON tree and named arrays. No pickle.
 
-Only classes that are named when reading can be created, and each may reject inconsistent values (`check`).
-The same array in two objects is kept once.
+Only classes that the reader lists can be created, and each may reject inconsistent values (`check`). An array
+that occurs in two objects is stored once.
 """
 
 import hashlib
@@ -14,9 +14,9 @@ Arrays = dict[str, np.ndarray]
 
 
 def pack(value: Any) -> tuple[Any, Arrays]:
-    """The tree and the arrays of a value made of numbers, texts, arrays, containers and plain objects.
+    """Return the tree and the arrays of a value made of numbers, texts, arrays, containers and plain objects.
 
-    An object's attributes are kept, but for those that its class names in `NOT_KEPT`.
+    All attributes of an object are stored, except those that its class lists in `NOT_KEPT`.
     """
     arrays: Arrays = {}
     return _pack(value, arrays), arrays
@@ -43,7 +43,10 @@ def _pack(value: Any, arrays: Arrays) -> Any:
 
 
 def unpack(tree: Any, arrays: Mapping[str, np.ndarray], classes: Sequence[type]) -> Any:
-    """The value of a tree; `classes` are those that may be made.
+    """Return the value of a tree.
+
+    Args:
+      classes: classes that may be created.
 
     Raises:
       ValueError: the tree names another class, or its values are inconsistent.

@@ -1,4 +1,4 @@
-"""A table of questions becomes a table of answers."""
+"""Answers to a table of questions, as a table."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ping_llm.answer.answering import RttAnswer
     from ping_llm.answer.model import Model
 
-#: What an answer says of the replies, unless told otherwise.
+#: Default levels of the quantiles in an answer.
 LEVELS = (0.05, 0.5, 0.95)
 
 _ORIGIN = "the table"
@@ -27,13 +27,13 @@ def rtt_table(
     model: "Model", table: Any, context: Any = None, levels: Sequence[float] = LEVELS,
     conditions: Given = None, **how: Any,
 ) -> Any:  # fmt: skip
-    """The table with the answers as further columns; `how` goes to `Model.rtt_stream`."""
+    """Return the table with the answers as further columns; `how` is passed to `Model.rtt_stream`."""
     if conditions:
         raise UsageError("the conditions of a table of questions are its columns")
     if not all(0 < level < 1 for level in levels):
         raise UsageError(f"quantiles must be between 0 and 1, not {', '.join(map(str, levels))}")
     asked = to_arrow(table)
-    # A server is asked for what its model was trained on only where that matters.
+    # Only with conditions: for a remote model, reading `optional_fields` is a request to the server.
     questions, _ = questions_of(asked, _ORIGIN, model.optional_fields if conditions_in(asked) else ())
     if context is not None:
         questions = list(_with_context(questions, context))
@@ -61,14 +61,14 @@ def _kind(answer: "RttAnswer") -> str:
 
 
 def context_of_table(table: Any) -> Context:
-    """The measurements of a table of src_addr, dst_addr, rtt and, if known, event_time."""
+    """Make a context from a table of src_addr, dst_addr, rtt and, if known, event_time."""
     needs = ("src_addr", "dst_addr", "rtt")
     columns = to_columns(to_arrow(table), "the context", needs=needs, optional=LARGEST)
     return Context.of_columns(columns)
 
 
 def _with_context(questions: Sequence[Question], known: Any) -> Iterator[Question]:
-    """Each question with its own source's measurements; of a prefix, the source that has most of them."""
+    """Give each question the measurements of its source; for a prefix, of its most measured source."""
     context = known if isinstance(known, Context) else context_of_table(known)
     sources, member = np.unique(context.src, axis=0, return_inverse=True)
     counts = np.bincount(member, minlength=len(sources))

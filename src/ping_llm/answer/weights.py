@@ -1,4 +1,4 @@
-"""Weights of a stack: how far each component is trusted, by kind of question and amount of context."""
+"""Weights of a stack's components, by kind of question and amount of context."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,21 +13,23 @@ from ping_llm.answer.stack import NETWORK
 from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.splits.novelty import Novelty
 
-#: Blurs of the network to choose from, by kind.
+#: Candidate blurs of the network's curves, standard deviations in log RTT; one is chosen per kind.
 SPREADS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75)
 
-#: Equal weights count as much as this many held-out ends; a kind's weights as this many for each amount.
-#: Halves of the held-out ends of MENOG, judged on each other: 0.05 bits apart for 1 to 5 and for 3 to 15.
+#: Strength of the priors, in held-out ends: of equal weights for a kind, and of a kind's weights for each
+#: amount. With halves of MENOG's held-out ends, each scored by weights from the other, values of 1 to 5 and
+#: of 3 to 15 are 0.05 bits apart.
 _PRIOR_ENDS = 3.0
 _KIND_ENDS = 3.0
 _ITERATIONS = 300
 _RATE = 0.3
-#: What log2 of the mean CRPS counts beside bits. Starlink without a network, two other divisions than the
-#: report's, against the best single method in hindsight: with 1, CRPS 0.986 and bits -0.322; with 3, 0.969
-#: and -0.315.
+#: Weight of log2 of the mean CRPS against bits. On Starlink without a network, with two divisions other than
+#: the report's, relative to the best single method in hindsight: with 1, CRPS 0.986 and bits -0.322; with 3,
+#: 0.969 and -0.315.
 _CRPS_SHARE = 3.0
 
-#: What knows a pair's own past.
+#: Components that use a pair's own past, of which those present share half of the weight where no known pair
+#: was held out.
 _PAST = ("pair weighted", "pair recent", "pair last")
 
 #: Smaller weights are dropped: they cost time and change nothing.
@@ -36,30 +38,30 @@ _LEAST_WEIGHT = 0.01
 
 @dataclass(frozen=True)
 class Held:
-    """Every component on every held-out question: failure and F at the ends of the result's bin and at it."""
+    """Answers of every component to every held-out question, reduced to what fitting needs."""
 
     rtt: np.ndarray  # [n]
     known: Evidence
-    ends: np.ndarray  # [n], number of the end that is new (source, destination) or of the pair
+    ends: np.ndarray  # [n], number of the new end (source, destination), or of the pair
     failure: np.ndarray  # [n, components]
     below: np.ndarray  # [n, components, 3]: F(bin), F(bin + 1), F(result)
     products: np.ndarray  # [n, components, components]: w'Ew is the CRPS of a mixture with reply weights w
     curves: network.Curves | None
-    points: np.ndarray | None = None  # [n, components]: each one's own single number, ms
-    results: np.ndarray | None = None  # [n, NEWEST]: the pair's newest results
-    past: np.ndarray | None = None  # [n, components]: each one's log-likelihood of them
+    points: np.ndarray | None = None  # [n, components]: point estimate of each component, ms
+    results: np.ndarray | None = None  # [n, NEWEST]: newest results of the pair
+    past: np.ndarray | None = None  # [n, components]: log-likelihood of these results by each component
 
     @property
     def asked(self) -> np.ndarray:
-        """bool [KINDS]: whether there is a question of the kind."""
+        """Whether there is a question of each kind, bool [KINDS]."""
         return np.bincount(self.known.kind, minlength=KINDS) > 0
 
     def ends_by_kind(self) -> np.ndarray:
-        """int64 [KINDS]."""
+        """Number of different ends of each kind, int64 [KINDS]."""
         return np.array([len(np.unique(self.ends[self.known.kind == kind])) for kind in range(KINDS)])
 
     def without_network(self) -> "Held":
-        """Without the first component."""
+        """Return a copy without the first component."""
         failure, below, products = self.failure[:, 1:], self.below[:, 1:], self.products[:, 1:, 1:]
         points, past = (None if each is None else each[:, 1:] for each in (self.points, self.past))
         return replace(
@@ -68,7 +70,7 @@ class Held:
 
     @classmethod
     def concatenate(cls, several: Sequence["Held"]) -> "Held":
-        """Questions of several splits; an end of one is another than that of the next."""
+        """Join the questions of several splits; ends of different splits count as different."""
         ends, start = [], 0
         for held in several:
             ends.append(held.ends + start)
@@ -86,20 +88,21 @@ class Held:
 
 
 def bin_ends(rtt: np.ndarray) -> np.ndarray:
-    """[n, 3]: both ends of the millisecond bin, and the result itself; of a failure, zeros."""
+    """Both ends of the millisecond bin, and the result itself, [n, 3]; for a failure those of 0 ms."""
     reply = np.maximum(rtt, 0.0)
     return np.stack([np.floor(reply), np.floor(reply) + 1, reply], axis=1)
 
 
-#: Products of curves are summed over every so many points of the grid: 600, which is within 1 % of all.
+#: Step between the grid points over which products of curves are summed: 600 points, whose sums are within
+#: 1 % of those over all.
 COARSE = 7
 
 
 def products_of(curves: np.ndarray, rtt: np.ndarray) -> np.ndarray:
     """∫ (F_i - [x ≥ y]) (F_j - [x ≥ y]) dx for all pairs of components, [n, components, components].
 
-    CRPS is quadratic in the weights of a mixture: the diagonal holds the components' own. A result without
-    a reply has none: zeros.
+    The CRPS of a mixture is quadratic in its weights: the diagonal holds the CRPS of the components. For a
+    failure, all products are zero.
     """
     grid = GRID[::COARSE]
     off = curves.astype(np.float64) - (grid >= np.maximum(rtt, 0.0)[:, None])[:, None]
@@ -110,7 +113,7 @@ def products_of(curves: np.ndarray, rtt: np.ndarray) -> np.ndarray:
 
 
 def _blurred_at(levels: np.ndarray, at: np.ndarray, spread: float) -> np.ndarray:
-    """F at a few points after a blur, [n, 3]; `grid.blurred` does whole curves."""
+    """F at a few points after a blur, [n, 3]; `grid.blurred` is for whole curves."""
     factors = np.exp(-spread * shifts())
     out = np.empty(at.shape)
     for row in range(len(levels)):
@@ -132,13 +135,13 @@ def _probability_of(rtt: np.ndarray, failure: np.ndarray, below: np.ndarray) -> 
 def fit_weights(
     held: Held, components: Sequence[str], more: Held | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The network's blur by kind, and the weights by cell.
+    """Fit the network's blur by kind, and the weights by cell.
 
     Args:
-      held: every component on the questions that were held out of the network's training.
-      more: the simple methods on questions of further splits, which the network cannot be asked because it
-        was trained on their answers. How far the network is trusted is decided by `held` alone; how far one
-        simple method against the others, by both, each counting as many as it has ends.
+      held: answers of every component to questions that were held out of the network's training.
+      more: answers of the simple methods to questions of further splits. The network cannot be used for them,
+        because it was trained on their results. The network's weight is decided by `held` alone; the
+        weights of the simple methods relative to each other by both, in proportion to their ends.
     """
     has_network = components[0] == NETWORK
     spread, probability = np.zeros(KINDS), _probability(held)
@@ -149,7 +152,7 @@ def fit_weights(
         simple = _by_cell(Held.concatenate([held.without_network() if has_network else held, more]))
         apart = simple
         if has_network:
-            # Of two components the network starts with the share that it has among all of them, not a half.
+            # With two components the network's prior is its equal share among all components, not a half.
             start = np.array([1.0, len(components) - 1.0]) / len(components)
             own = _by_cell(*_against_network(held, probability, simple), start)[:, :1]
             apart = np.concatenate([own, (1 - own) * simple], axis=1)
@@ -161,7 +164,7 @@ def fit_weights(
 
 
 def _blur_network(held: Held, probability: np.ndarray) -> np.ndarray:
-    """Choose the blur of each kind, and blur the network's values in `held` and `probability`."""
+    """Choose the blur of each kind; the network's values in `held` and `probability` are blurred in place."""
     assert held.curves is not None
     spread = np.zeros(KINDS)
     prior = _prior_of_kinds(held, probability)
@@ -191,7 +194,7 @@ def _blur_network(held: Held, probability: np.ndarray) -> np.ndarray:
 
 
 def _prior_of_kinds(held: Held, probability: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-    """Where each kind starts. What is new in any way is alike: those kinds lean on all of them together."""
+    """Prior weights of each kind: for all kinds but known pairs, the weights fitted on all of these."""
     count = probability.shape[1]
     equal = np.full(count, 1.0 / count) if start is None else start
     new = np.flatnonzero(held.known.kind != Novelty.KNOWN_PAIR)
@@ -204,7 +207,7 @@ def _prior_of_kinds(held: Held, probability: np.ndarray, start: np.ndarray | Non
 def _by_cell(
     held: Held, probability: np.ndarray | None = None, start: np.ndarray | None = None
 ) -> np.ndarray:
-    """Weights of every kind and amount, [CELLS, components], drawn towards `start` or equal ones."""
+    """Weights of every kind and amount, [CELLS, components], shrunk to `start` or to equal weights."""
     probability = _probability(held) if probability is None else probability
     prior = _prior_of_kinds(held, probability, start)
     asked, by_kind = held.asked, prior.copy()
@@ -219,7 +222,8 @@ def _by_cell(
             chosen = alike & rows
             towards = by_kind[kind]
             if kind in _NEW_SOURCES:
-                # What can be said of a new source turns on how much it has measured, named or not.
+                # Answers about a new source depend mostly on its number of measurements, so all kinds with a
+                # new source are pooled first.
                 pooled = alike & np.isin(held.known.kind, _NEW_SOURCES)
                 towards = best_weights(
                     probability[pooled], held.products[pooled], held.ends[pooled], towards, _PRIOR_ENDS
@@ -234,11 +238,11 @@ def _by_cell(
 
 
 def moved_weights(held: Held, by_cell: np.ndarray, as_ends: float) -> np.ndarray:
-    """Weights that were fitted elsewhere, moved by these questions; [CELLS, components].
+    """Adjust weights that were fitted on other data by these questions; [CELLS, components].
 
     Args:
-      by_cell: the weights elsewhere.
-      as_ends: how many held-out ends of a kind they count as.
+      by_cell: the weights from other data.
+      as_ends: strength of these weights, as a number of held-out ends of a kind.
     """
     probability = _probability(held)
     out = by_cell.copy()
@@ -260,10 +264,10 @@ def moved_weights(held: Held, by_cell: np.ndarray, as_ends: float) -> np.ndarray
 def fit_past_power(
     held: Held, by_cell: np.ndarray, components: Sequence[str], usual: float = own_past.DEFAULT
 ) -> float:
-    """The power of a pair's own results (`own_past`) with the least bits + log2 mean CRPS.
+    """Choose the power of a pair's own results (`own_past`) with the least bits + 3 · log2 of the mean CRPS.
 
-    As for weights, questions count as many as they have ends; a power that is half or twice the usual one is
-    one standard deviation from it.
+    As for weights, the questions together count as many as they have ends. The prior is normal in log2 of the
+    power: half or twice the usual power is one standard deviation away.
     """
     assert held.past is not None
     rows = np.flatnonzero((held.known.kind == Novelty.KNOWN_PAIR) & (held.past < 0).any(axis=1))
@@ -281,7 +285,7 @@ def fit_past_power(
 
 
 def _nearest(kind: int, asked: np.ndarray) -> list[int]:
-    """The nearest kinds that were asked about, for a kind of which nothing was held out."""
+    """Nearest kinds with held-out questions, for a kind without any."""
     for others in _NEAREST[kind]:
         present = [other for other in others if asked[other]]
         if present:
@@ -290,7 +294,7 @@ def _nearest(kind: int, asked: np.ndarray) -> list[int]:
 
 
 def _against_network(held: Held, probability: np.ndarray, simple: np.ndarray) -> tuple[Held, np.ndarray]:
-    """The same questions with two components: the network, and the mixture of the simple methods."""
+    """Reduce questions to two components: the network, and the mixture of the simple methods."""
     weights = simple[held.known.cell]
     mixture = np.einsum("nc,nc->n", probability[:, 1:], weights)
     own, cross, others = held.products[:, 0, 0], held.products[:, 0, 1:], held.products[:, 1:, 1:]
@@ -302,13 +306,13 @@ def _against_network(held: Held, probability: np.ndarray, simple: np.ndarray) ->
 
 
 def _share_of(more: Held, held: Held) -> np.ndarray:
-    """[CELLS]: of the ends of each kind, the share that is not in `held`."""
+    """Share of the ends of each kind that are in `more` instead of `held`, [CELLS]."""
     further, own = more.ends_by_kind(), held.ends_by_kind()
     return np.repeat(further / np.maximum(further + own, 1), AMOUNTS)
 
 
 def _trust_the_past(weights: np.ndarray, held: Held, components: Sequence[str]) -> None:
-    """Where no known pair was held out, half of the trust goes to the methods that know a pair's own past."""
+    """If no known pair was held out, give half of its weight to methods that use a pair's own past."""
     past = [number for number, name in enumerate(components) if name in _PAST]
     if held.asked[Novelty.KNOWN_PAIR] or not past:
         return
@@ -322,7 +326,7 @@ _K, _P, _S, _D, _E = (
 )  # fmt: skip
 _U = Novelty.COUNT
 _NEW_SOURCES = (_S, _E, _U)
-#: For each kind, groups of kinds to learn from instead, the nearest first.
+#: Groups of kinds to learn from instead, the nearest first, by kind.
 _NEAREST = {
     _K: ((_P,), (_S, _D, _U)),
     _P: ((_S, _D), (_U,), (_K,)),
@@ -336,10 +340,10 @@ _NEAREST = {
 def best_weights(
     probability: np.ndarray, products: np.ndarray, ends: np.ndarray, prior: np.ndarray, prior_ends: float
 ) -> np.ndarray:
-    """Weights with the least bits + log2 mean CRPS, drawn towards the prior: [components].
+    """Find the weights with the least bits + 3 · log2 of the mean CRPS, shrunk to a prior; [components].
 
-    Questions of the same end are alike, so all of them together count as many as there are ends. Found by
-    exponentiated gradient descent, which keeps weights positive and their sum 1.
+    Questions of the same end are alike, so all questions together count as many as they have ends. The
+    method is exponentiated gradient descent, which keeps weights positive and their sum at 1.
     """
     size = len(np.unique(ends))
     if not size:
@@ -349,7 +353,7 @@ def best_weights(
     pull = prior_ends / size
     weights = prior.copy()
     for step in range(_ITERATIONS):
-        # Nats: of the results, of the mean CRPS (a quadratic form of the mean products), of the prior.
+        # Gradient in nats: of the results, of the mean CRPS (quadratic in the mean products), of the prior.
         gradient = -(probability / (probability @ weights)[:, None]).mean(axis=0)
         pulled = mean_products @ weights
         gradient += _CRPS_SHARE * 2 * pulled / max(float(weights @ pulled), 1e-12)

@@ -1,1 +1,1 @@
-"""From pings to a model that can be asked, with a report: ingest, split, train, calibrate, evaluate."""
+"""`fit`: makes a model from measurements, with a report: ingest, split, train, calibrate, evaluate."""

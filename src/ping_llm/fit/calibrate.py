@@ -1,4 +1,4 @@
-"""Give a trained run its stack: fitted on what was held out of its training."""
+"""Calibration of a trained run: its stack is fitted on questions that were held out of its training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,12 @@ from ping_llm.splits.holdout import SplitOptions
 def calibrate(
     run: Path, data: Path, options: SplitOptions, most: int, names: Sequence[str] | None = None
 ) -> Stack:
-    """Fit and save the stack of a run that was trained on what `options` leave of `data`."""
+    """Fit and save the stack of a run that was trained on `data` without what `options` hold out.
+
+    Args:
+      most: largest number of held-out questions of each kind.
+      names: the simple methods; by default all that are usable.
+    """
     train = read_measurements(data, every_column=export.optional_fields(run) != ())
     return calibrate_columns(run, train, options, most, names)
 
@@ -31,7 +36,7 @@ def calibrate(
 def calibrate_columns(
     run: Path, train: Columns, options: SplitOptions, most: int, names: Sequence[str] | None = None
 ) -> Stack:
-    """The same with measurements in memory."""
+    """Fit and save the stack of a run, as `calibrate`, with measurements in memory."""
     network_train, tests = held_out(train, options, most)
     if not tests:
         raise PingError("nothing is held out to calibrate with: hold out more, or bring more data")
@@ -44,7 +49,7 @@ def calibrate_columns(
 
 
 def about(train: Columns) -> dict[str, Any]:
-    """What a stack says of the data it was fitted to."""
+    """Describe the data that a stack was fitted to, for `Stack.about`."""
     return {
         "trained_on": {
             "measurements": len(train),

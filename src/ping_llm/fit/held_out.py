@@ -1,4 +1,4 @@
-"""What of the training data is kept from the network, and the questions about it that decide the stack."""
+"""Training data that is held out from the network, and the questions about it that the stack is fitted on."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,12 +13,15 @@ from ping_llm.splits.questions import SOURCE_CONTEXT, Test, questions_of
 
 
 def held_out(train: Columns, options: SplitOptions, most: int) -> tuple[Columns, list[Test]]:
-    """What the network may be trained on, and at most `most` questions of each kind about the rest.
+    """Divide the data: measurements for training the network, and questions about the rest.
 
-    Half of the questions about new pairs, sources and destinations lie after all that the network is trained
-    on, as users' do; the others at any time, because few of the held-out ends are measured so late, and a few
-    ends decide nothing. New sources are asked about with 0 to 30 measurements or all, drawn at random, since
-    that is what they will come with.
+    Half of the questions about new pairs, sources and destinations are later than all measurements that the
+    network is trained on, as the questions of users are. The others are at any time, because few of the
+    held-out ends are measured so late, and a few ends decide nothing. A question about a new source gets 0 to
+    30 earlier measurements or all, drawn at random, as it will in use.
+
+    Args:
+      most: largest number of questions of each kind.
     """
     timeless = is_timeless(train)
     timed = split(train, replace(options, time=1.0) if timeless else options)
@@ -35,12 +38,12 @@ def held_out(train: Columns, options: SplitOptions, most: int) -> tuple[Columns,
     return timed.train, tests
 
 
-#: Oldest shares of the training data that further splits learn from. One cut in time is one accident: on
-#: v6-path-inflation the last tenth is half an hour, in which the pair's hour is best; a week later it is not.
+#: Oldest shares of the training data that further splits learn from. A single cut in time can be unusual: on
+#: v6-path-inflation the last tenth is half an hour, in which `pair hour` is best; a week later it is not.
 CUTS = (0.75, 0.6, 0.45)
 
-#: With fewer held-out sources or destinations than this, there are more further splits: a dozen ends are too
-#: few to tell 14 methods apart. Each split holds out 8 % of the ends, so six hold out 40 %.
+#: Number of held-out sources and of destinations below which more splits are added, up to MOST_SPLITS:
+#: a dozen ends are too few to tell 14 methods apart. Each split holds out 8 % of the ends, six hold out 40 %.
 FEW_ENDS = 40
 MOST_SPLITS = 6
 
@@ -48,7 +51,7 @@ MOST_SPLITS = 6
 def further_splits(
     train: Columns, options: SplitOptions, most: int, tests: Sequence[Test]
 ) -> Iterator[tuple[Columns, list[Test]]]:
-    """More divisions of the training data: at other times, and until enough ends were held out."""
+    """Yield further divisions of the training data: cut at other times, until enough ends were held out."""
     counts = {"sources": 0, "destinations": 0}
 
     def count(asked: Sequence[Test]) -> None:
@@ -71,7 +74,7 @@ def further_splits(
 
 
 def _with_limits(test: Test, seed: int, most: int) -> Test:
-    """Every question with a limit drawn at random; where there are few, with several."""
+    """Give every question a random limit of earlier measurements; if there are few, repeat it with others."""
     limits = np.array([*SOURCE_CONTEXT, NO_LIMIT])
     count = len(test.asked)
     times = int(np.clip(most // max(count, 1), 1, len(limits)))

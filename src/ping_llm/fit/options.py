@@ -1,29 +1,29 @@
-"""Options of a fit, with every default."""
+"""Options of a fit and their defaults."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ping_llm.splits.holdout import SplitOptions
 
-#: Fewer measurements than this cannot be divided into training, choosing and testing.
+#: Least number of measurements: fewer cannot be divided for training, fitting the stack and testing.
 FEWEST = 300
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """Options.
+    """Options of a fit.
 
     Attributes:
-      minutes: of training, on whatever the machine has.
-      config: a packaged training config or the path of one; None picks one.
-      traceroutes: what of traceroutes is used: `off`, `last` or `hops`, as for `ping-llm ingest`.
-      final: whether to go on with all the data after the report.
-      splits: what is kept apart for the report.
-      held_out: what of the rest is kept from the network, to decide how far to trust each method.
-      stack_questions: held-out questions of each kind that decide it.
-      queries: questions of each test of the report.
+      minutes: minutes of training, on the hardware that the machine has.
+      config: a packaged training config or the path of one; None: chosen automatically.
+      traceroutes: part of traceroutes to use: `off`, `last` or `hops`, as for `ping-llm ingest`.
+      final: whether to train further with all data after the report.
+      splits: data held out for the report.
+      held_out: part of the rest that is held out from the network, to fit the weights of the methods.
+      stack_questions: largest number of held-out questions of each kind for this.
+      queries: largest number of questions per test of the report.
       address_questions, context_queries: as in `EvaluateOptions`.
-      baselines: the simple methods.
+      baselines: names of the simple methods; empty: all that are usable.
     """
 
     minutes: float = 20.0
@@ -43,5 +43,5 @@ class FitOptions:
         return asdict(self)
 
 
-#: Of the minutes, what `final` leaves for going on with all the data.
+#: Share of the minutes that `final` uses for training further with all data.
 FINAL_SHARE = 0.25

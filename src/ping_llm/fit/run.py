@@ -1,13 +1,13 @@
-"""`ping-llm fit`: the whole way, step by step. Every step leaves whole files, so a second start resumes.
+"""`ping-llm fit`: all steps from input to run. Every step leaves complete files, so a second start resumes.
 
-RUN/fit.json        what was asked for, and how long each step has taken
-    measurements/   what the input became, if it was not a table of measurements already
-    rows/           all measurements by source: what questions look back on
-    train-rows/     what the network is trained on
-    checkpoints/ …  the training, as `ping-llm train` leaves it; without one, recipe.json and an export
+RUN/fit.json        the request, and the seconds of each step
+    measurements/   the ingested input, if it was not a folder of measurements already
+    rows/           all measurements by source, which questions look back on
+    train-rows/     the measurements that the network is trained on
+    checkpoints/ …  the training, as `ping-llm train` leaves it; without training, recipe.json and an export
     stack/          everything else that an answer needs
     report/         report.html, report.json and pictures
-    final/          with --final: the training that went on with all the data
+    final/          with --final: the further training with all data
 """
 
 import json
@@ -39,12 +39,12 @@ from ping_llm.tables import counted
 
 FORMAT = 1
 
-#: What to start from random weights is called.
+#: Value of `start` for random weights.
 RANDOM = Path("none")
 
 
 class Journal:
-    """RUN/fit.json: what a fit was begun with, and the seconds of each step so far."""
+    """RUN/fit.json: inputs and options of a fit, its finished steps, and the seconds of each step so far."""
 
     def __init__(self, run: Path, inputs: Sequence[str], options: FitOptions, start: Path | None):
         self._path = run / "fit.json"
@@ -79,7 +79,7 @@ class Journal:
         write_json(self._path, self._state)
 
     def do(self, step: str, work: Callable[[], None]) -> None:
-        """Do the work, unless it was finished before; its seconds include those of interrupted tries."""
+        """Do a step unless it is finished; its seconds include those of interrupted attempts."""
         if step in self._state["done"]:
             return
         begun = time.monotonic()
@@ -105,21 +105,21 @@ def fit(
     start: Path | None = None,
     world: Path | None = None,
 ) -> dict[str, Any]:
-    """From files to a run that can be asked; returns the report with "seconds" and "examples".
+    """Make a run from files; returns the report with "seconds" and "examples".
 
     Args:
       inputs: Atlas results, tables, or folders of measurements.
-      say: told what is being done.
-      start: a run to begin with the weights of, an export, `base`, or `none` for random weights. None: what
-        `first_weights` says.
-      world: the simulation's folder, where the data are simulated: the truth joins the report.
+      say: callback that gets a message at the start of each step.
+      start: a run or an export whose weights training starts from, `base`, or `none` for random weights.
+        None: chosen by `first_weights`.
+      world: folder of the simulation, for simulated data: the report then includes the true distributions.
     """
     check_options(options, start, world)
     if _measurements_folder(inputs) is None:
         from ping_llm.ingest.options import find_files
 
         find_files([str(name) for name in inputs], run)
-    Journal(run, inputs, options, start)  # refuses before anything is made
+    Journal(run, inputs, options, start)  # refuses other inputs or options before anything is written
     with only_writer(run, "fit", with_parts=True):
         return _fit(inputs, run, options, say, start, world)
 
@@ -128,7 +128,7 @@ def check_options(options: FitOptions, start: Path | None = None, world: Path | 
     """Refuse options that cannot work.
 
     Raises:
-      UsageError: which, and why.
+      UsageError: the message names the option and the reason.
     """
     from ping_llm.ingest.options import IngestOptions
     from ping_llm.simulate.world import World
@@ -156,7 +156,7 @@ def check_options(options: FitOptions, start: Path | None = None, world: Path | 
 
 
 def _check_tuning(options: FitOptions, start: Path | None) -> None:
-    """Refuse what cannot be done without training."""
+    """Refuse options that need training."""
     if base_folder(start or NAME) is None:
         raise UsageError(
             f"--minutes 0 trains nothing, and {start} knows only its own data: give minutes, or --from base"
@@ -185,14 +185,14 @@ def _fit(
             journal.do("ingest", lambda: _ingest(inputs, run / "measurements", options))
         else:
             say("1/5 the input is a table of measurements")
-        # A config of the user's own may train on optional fields.
+        # A user's config may train on optional fields.
         data = read_measurements(measurements, every_column=options.config is not None)
         data = replace(data, kind=None)
         check_amount(data)
         splits = split(data, fitting(options.splits, data))
         network_train, _ = held_out(splits.train, options.held_out, options.stack_questions)
     except PingError:
-        if not resumed:  # refused: nothing stays
+        if not resumed:  # refused: leave no files
             for left in (entry for entry in run.iterdir() if entry.name != LOCK_FILE):
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
         raise
@@ -229,7 +229,7 @@ def _fit(
 
 
 def check_amount(data: Columns) -> None:
-    """Say what is missing where there is too little to learn from."""
+    """Refuse data that are too few to fit, with an error that says what is missing."""
     sources, destinations = len(Ids(data.src)), len(Ids(data.dst))
     replies = int(data.replied.sum())
     if len(data) >= FEWEST and sources > 1 and destinations > 1 and replies >= FEWEST // 2:
@@ -243,26 +243,26 @@ def check_amount(data: Columns) -> None:
 
 
 def choose_config(options: FitOptions, measurements: int) -> tuple[str, list[str]]:
-    """A packaged config and overrides, for the data and the machine.
+    """Choose a packaged config and overrides for the data and the machine.
 
-    On CPUs `menog`, whose contexts look like questions: 0.7M parameters are what two cores can train in
-    minutes. With a GPU 20m, from a million measurements on.
+    `menog`, whose contexts look like questions: its 0.7M parameters are what two cores can train in minutes.
+    With a GPU and at least a million measurements `20m`.
     """
     if options.config is not None:
         return options.config, []
     if measurements >= 1_000_000 and _has_gpu():
         return "20m", []
-    # A twentieth of the steps to warm up, as far as two cores' 0.3 s per step can tell; 190 at most. A
-    # checkpoint every two minutes: what an interruption can cost.
+    # Warm-up: a twentieth of the expected steps at 0.3 s per step on two cores, 5 to 190 steps. A checkpoint
+    # every two minutes bounds the loss by an interruption.
     expected = max(options.minutes * 60 / 0.3, 1)
     warmup = min(190.0, max(expected / 20, 5)) / 9500
     return "menog", ["checkpoint_period=300", f"warmup_steps_fraction={warmup:.5f}"]
 
 
 def first_weights(start: Path | None, options: FitOptions, config: str) -> Path | None:
-    """What the training begins with: the packaged network, if nobody says otherwise and it has the shape.
+    """Choose the weights that training starts from: by default the packaged network, if its shape fits.
 
-    On menog-2019 the network was nearer after 2,351 steps from there than after 3,311 from random weights:
+    On menog-2019 the network was better after 2,351 steps from there than after 3,311 from random weights:
     known pairs 3.64 bits instead of 3.78, new pairs 7.68 and 7.76, new destinations 7.01 and 7.49.
     """
     if start is None:
@@ -277,7 +277,7 @@ def _has_gpu() -> bool:
 
 
 def _measurements_folder(inputs: Sequence[str]) -> Path | None:
-    """The input itself, if it is one folder that `ingest` or `simulate` wrote."""
+    """Return the input itself if it is a single folder written by `ingest` or `simulate`, else None."""
     if len(inputs) != 1:
         return None
     folder = Path(inputs[0])
@@ -345,7 +345,7 @@ def _evaluate(run: Path, splits: Splits, options: FitOptions, world: Path | None
         address_questions=options.address_questions,
         context_queries=options.context_queries,
         context_sizes=(0, 1, 5, 30),
-        # Only models of base's kind look at measurements of other sources to a new destination.
+        # Only models like `base` use measurements of other sources to a new destination.
         destination_context=() if base_folder(run) is None else EvaluateOptions().destination_context,
         baselines=options.baselines or usable(),
         seed=options.seed,
@@ -358,7 +358,7 @@ def _evaluate(run: Path, splits: Splits, options: FitOptions, world: Path | None
 
 
 def _final(run: Path, data: Columns, config: str, overrides: list[str], options: FitOptions) -> None:
-    """Train on everything, and let everything else that an answer needs know of everything."""
+    """Train further on all data, and refit the stack's methods to all data."""
     from ping_llm.answer.stack import FOLDER, Stack
     from ping_llm.answer.stacking import refitted
     from ping_llm.fit.calibrate import about
@@ -374,7 +374,7 @@ def _final(run: Path, data: Columns, config: str, overrides: list[str], options:
 
 
 def _export(run: Path) -> None:
-    """Weights, stack and a card in one folder that can be given away."""
+    """Write weights, stack and model card to one folder that can be shared."""
     from ping_llm.files import write_text
     from ping_llm.model import export
     from ping_llm.model.card import model_card
@@ -385,10 +385,10 @@ def _export(run: Path) -> None:
 
 
 def examples(splits: Splits) -> list[dict[str, str]]:
-    """Three questions that a user may paste; the run can look back on its data for all of them."""
+    """Three example questions for the user, later than all data, so that the run can look back on it."""
     train = splits.train.take(splits.train.replied)
     newest = train.take(slice(-1, None))
-    # After all data: of a tuned model, only then do the methods that were kept answer.
+    # After all data: a tuned model uses its saved methods only for such questions.
     at = str(np.datetime64(int(splits.data.time.max()) // 1_000_000 + 1, "s")) + "Z"
     chosen = [("a pair it was trained on", newest.src[0], newest.dst[0])]
     for kind, noun in (("pairs", "pair"), ("destinations", "destination"), ("sources", "source")):

@@ -1,4 +1,4 @@
-"""What `fit` and `calibrate` print at the end."""
+"""Texts that `fit` and `calibrate` print at the end."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from ping_llm.tables import table
 
 
 def summary_text(result: dict[str, Any], run: Path) -> str:
-    """Verdict, leaderboards, and three questions as commands that work as pasted."""
+    """Text with the verdict, leaderboards, and three questions as commands that work as pasted."""
     lines = ["", *headline(result), ""]
     for metric, title, digits in HEADLINES:
         header, rows = leaderboard(result, metric, digits)
@@ -36,7 +36,7 @@ def summary_text(result: dict[str, Any], run: Path) -> str:
 
 
 def stack_text(stack: Stack) -> str:
-    """Weights by kind of question, with as much context as there can be, and the calibration."""
+    """Table of the weights by kind of question, for the largest amount of context, and the calibration."""
     rows = []
     for kind, name in enumerate(NAMES):
         weights = stack.weights[(kind + 1) * AMOUNTS - 1]

@@ -1,7 +1,8 @@
-"""Tune the packaged model to data without training: weights and calibration of its mixture move, no more.
+"""Tuning of the packaged model to data without `train`: weights and calibration of its mixture are adjusted.
 
-Its network has seen nothing of the data, so every division of them can ask it. A fitted run's network was
-trained on most of them, and only what it was not trained on can judge it.
+Where JAX is installed, `relations tuned` is added to the components. The packaged network was not trained on
+the data, so questions from every division of the data can be used. The network of a fitted run was trained on
+most of them, so only held-out measurements can be used there.
 """
 
 from dataclasses import replace
@@ -17,12 +18,12 @@ from ping_llm.fit.options import FitOptions
 from ping_llm.measurements.columns import Columns
 from ping_llm.model import export
 
-#: Held-out questions of each kind, at most: the network takes 20 to 30 ms for one.
+#: Largest number of held-out questions of each kind: the network takes 20 to 30 ms per question.
 QUESTIONS = 160
 
 
 def tune(run: Path, start: Path, train: Columns, options: FitOptions) -> None:
-    """Make `run` a model of the kind of `start`, whose mixture serves these data.
+    """Write a copy of the model `start` to `run`, with a mixture that is tuned to these data.
 
     Raises:
       PingError: nothing can be held out.
@@ -40,5 +41,5 @@ def tune(run: Path, start: Path, train: Columns, options: FitOptions) -> None:
 
 
 def keep_methods(run: Path, rows: Path) -> None:
-    """Fit the simple methods to all of the rows and keep them, so that a question need not wait for it."""
+    """Fit the simple methods to all rows and save them, so that a query need not wait for fitting."""
     BaseModel.at(run, rows).save_methods(run / FOLDER)

@@ -1,1 +1,1 @@
-"""The simple methods, each in a small file with its paper, all behind `base.Method`."""
+"""The simple methods, each in a small file that names its paper, all with the interface `base.Method`."""

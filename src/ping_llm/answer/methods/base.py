@@ -1,12 +1,12 @@
-"""What the simple methods share: interface, failure rates, and distributions from point predictions.
+"""Common parts of the simple methods: interface, failure rates, and distributions from point predictions.
 
-A method learns from measurements, then answers queries with distributions. P(no reply) is estimated by
+A method is fitted to measurements, then answers queries with distributions. P(no reply) is estimated by
 destination, source and pair, each shrunk to the rate of the wider group (empirical Bayes).
 
 A method that predicts one number learns its relative error on an inner split that mirrors the outer one
-(`splits.inner_split`): it is fitted to a part of the training data and asked about the rest. The quantiles of
-log(actual / predicted), by how new the query is and by the method's own groups, become its spread. Then it is
-fitted to all of the training data. This is a split-conformal predictive distribution (Vovk et al.,
+(`splits.inner_split`): it is fitted to a part of the training data and queried about the rest. The quantiles
+of log(actual / predicted), by novelty of the query and by the method's own groups, become its spread. Then
+it is fitted to all of the training data. This is a split-conformal predictive distribution (Vovk et al.,
 "Cross-conformal predictive distributions", COPA 2018).
 """
 
@@ -35,7 +35,7 @@ BACKGROUND = 0.02
 
 
 class Answering(ABC):
-    """A method of an evaluation: after `fit`, `predict` may be called any number of times."""
+    """A method that can be evaluated: after `fit`, `predict` may be called any number of times."""
 
     name: str
     #: Publication of the method.
@@ -52,21 +52,22 @@ class Answering(ABC):
 
 
 class Method(Answering):
-    """A simple method: its answers can be mixed."""
+    """A simple method, whose answers can be mixed."""
 
     @abstractmethod
     def predict(self, queries: Queries, context: History) -> RttDistributions: ...
 
 
-#: Of what the marginal leaves for RTTs that have not been seen, this share lies above twice the largest.
+#: Share of the marginal's tail (its part for RTTs that were not observed) above twice the largest RTT.
 _FAR = 0.01
 
 
 def marginal(train: Columns) -> RttDistributions:
-    """The training replies' distribution in one row, with a thin tail over all that the schema allows.
+    """Distribution of the training replies, as one row, with a thin tail up to the schema's largest RTT.
 
-    One part in a thousand (more when little has been seen) is even in log RTT up to twice the largest RTT,
-    and then falls with the square: even up to the hour that is allowed, it would add 240 ms to every mean.
+    The tail has one part in a thousand (more with fewer than 1,000 replies). It is even in log RTT up to
+    twice the largest RTT, and then falls with the square of the RTT. If it were even up to the hour that the
+    schema allows, it would add 240 ms to every mean.
     """
     rtt = train.rtt[train.replied]
     if not len(rtt):
@@ -83,7 +84,7 @@ def marginal(train: Columns) -> RttDistributions:
 
 
 def medians(number: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-    """Median of the values of each group 0 … size - 1, none of which is empty."""
+    """Median of the values of each group 0 … size - 1; no group may be empty."""
     order = np.lexsort((values, number))
     start = np.searchsorted(number[order], np.arange(size))
     end = np.searchsorted(number[order], np.arange(size), side="right")
@@ -92,15 +93,15 @@ def medians(number: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
     return out
 
 
-#: A group's rate is shrunk as if it had seen this many results of the wider group.
+#: Strength of the shrinkage of a group's rate to the rate of the wider group, in results.
 PRIOR_RESULTS = 10.0
 
-#: The same for a pair's newest results against its rate in training.
+#: Strength of the shrinkage of a pair's newest results to its rate in training, in results.
 RECENT_PRIOR_RESULTS = 2.0
 
 
 class FailureRates:
-    """Rates learned from training data."""
+    """Failure rates of sources, destinations and pairs in training data."""
 
     def __init__(self, train: Columns):
         failed = ~train.replied
@@ -118,19 +119,19 @@ class FailureRates:
         return _shrunk(self._dst_counts, self._dst.find(queries.dst), self.overall)
 
     def measurements_to(self, queries: Queries) -> np.ndarray:
-        """int64 [n]: how many measurements the training data have to each query's destination."""
+        """Number of training measurements to each query's destination, int64 [n]."""
         out: np.ndarray = np.append(self._dst_counts[1], 0)[self._dst.find(queries.dst)].astype(np.int64)
         return out
 
     def by_ends(self, queries: Queries) -> np.ndarray:
-        """Both ends' odds, multiplied, relative to the overall odds."""
+        """Failure rate by both ends: the product of their odds relative to the overall odds."""
         ends = _odds(self.by_source(queries)) * _odds(self.by_destination(queries))
         odds: np.ndarray = ends / _odds(self.overall)
         out: np.ndarray = odds / (1 + odds)
         return out
 
     def by_pair(self, queries: Queries, context: History) -> np.ndarray:
-        """The pair's rate in training, moved by its newest results before the query."""
+        """Failure rate of the pair in training, updated by its newest results before the query."""
         number = self._pair.find(pairs_of(queries.src, queries.dst))
         trained = _shrunk(self._pair_counts, number, self.by_ends(queries))
         past = context.results_of_pair(queries)
@@ -146,7 +147,7 @@ def _counts(ids: Ids, failed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _shrunk(
     counts: tuple[np.ndarray, np.ndarray], number: np.ndarray, wider: float | np.ndarray
 ) -> np.ndarray:
-    failures, total = (np.append(c, 0.0)[number] for c in counts)  # a new group, -1, reads the appended zero
+    failures, total = (np.append(c, 0.0)[number] for c in counts)  # -1, a new group, reads the appended zero
     out: np.ndarray = (failures + PRIOR_RESULTS * wider) / (total + PRIOR_RESULTS)
     return out
 
@@ -156,27 +157,27 @@ def _odds[P: (float, np.ndarray)](probability: P) -> P:
     return out
 
 
-#: A guess without any reply.
+#: Predicted RTT without any reply in the training data, ms.
 UNKNOWN_MS = 50.0
 
 #: Residuals are log((y + FLOOR) / (x + FLOOR)), so that errors below 0.1 ms do not matter.
 FLOOR_MS = 0.1
 
-#: Fewer residuals than this do not determine tails: those of a wider group are used.
+#: Least number of residuals that determine tails; with fewer, those of a wider group are used.
 ENOUGH = 60
 
 
-#: Shares of the marginal to choose from.
+#: Candidate shares of the marginal.
 SHARES = (0.005, 0.01, BACKGROUND, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 
 
 @dataclass(frozen=True)
 class Errors:
-    """The errors of a point method: what it learns of itself by asking about what was held out.
+    """The errors of a point method, learned from questions about held-out measurements.
 
     Attributes:
-      residuals: float64 [groups · Novelty.COUNT, levels]: quantiles of the log ratio at LEVELS.
-      shares: float64 [Novelty.COUNT]: the share of the marginal in its answers.
+      residuals: float64 [groups · Novelty.COUNT, levels], quantiles of the log ratio at LEVELS.
+      shares: float64 [Novelty.COUNT], the share of the marginal in its answers.
     """
 
     residuals: np.ndarray
@@ -184,25 +185,25 @@ class Errors:
 
 
 class PointMethod(Method):
-    """A method that predicts one number and a group in which its predictions are about equally good."""
+    """A method that predicts one number, and a group whose predictions are about equally good."""
 
-    #: How many groups `points` may return, numbered from 0.
+    #: Number of groups that `points` may return, numbered from 0.
     groups: ClassVar[int] = 1
 
-    #: Its errors on other small sets of measurements, believed where these are too few to tell; or None.
+    #: Its errors on other small sets of measurements, used where the given ones are too few; or None.
     elsewhere: Errors | None = None
     NOT_KEPT = ("elsewhere",)
 
-    #: Whether no reply has been seen; False in methods that were fitted before this was known.
+    #: Whether the training data have no reply; False in methods that are older than this attribute.
     silent: bool = False
 
     @abstractmethod
     def learn(self, train: Columns) -> None:
-        """Learn what `points` needs."""
+        """Learn from measurements what `points` needs."""
 
     @abstractmethod
     def points(self, queries: Queries, context: History) -> tuple[np.ndarray, np.ndarray]:
-        """Predicted RTT in ms, [n], and the group of each prediction, int [n]."""
+        """Return the predicted RTTs in ms, [n], and the group of each prediction, int [n]."""
 
     def failure(self, queries: Queries, context: History) -> np.ndarray:
         return self.failures.by_ends(queries)
@@ -210,12 +211,12 @@ class PointMethod(Method):
     def background_share(
         self, queries: Queries, context: History, novelty: np.ndarray, values: np.ndarray
     ) -> np.ndarray:
-        """float64 [n]: the share of the marginal in each answer; `values` are the method's own, at LEVELS."""
+        """Share of the marginal in each answer, float64 [n]; `values` are the method's own, at LEVELS."""
         share: np.ndarray = self._weights[novelty]
         return share
 
     def newness(self, queries: Queries, context: History) -> np.ndarray:
-        """int64 [n]: how new each query is to the method, a class of `Novelty`."""
+        """Class of `Novelty` of each query for the method, int64 [n]."""
         return self._novelty.classes(queries.src, queries.dst)
 
     def fit(self, train: Columns) -> Self:
@@ -226,7 +227,7 @@ class PointMethod(Method):
         self._learn(learn_on)
         replied = asked.replied
         if learn_on is train and self.elsewhere is not None:
-            replied = np.zeros(len(asked), bool)  # nothing could be held out, so nothing is learned of errors
+            replied = np.zeros(len(asked), bool)  # nothing could be held out, so no errors are learned
         asked = asked.take(replied)
         predicted, group = self._points(asked.queries(), context.for_some(replied))
         novelty = Novelty.of(learn_on).classes(asked.src, asked.dst)
@@ -253,12 +254,12 @@ class PointMethod(Method):
             self.learn(train)
 
     def _points(self, queries: Queries, context: History) -> tuple[np.ndarray, np.ndarray]:
-        if self.silent:  # where no reply was ever seen, no method knows more than another
+        if self.silent:  # without any reply, no method can predict an RTT
             return np.full(len(queries), UNKNOWN_MS), np.full(len(queries), self.groups - 1)
         return self.points(queries, context)
 
     def errors_on(self, small: Iterable[tuple[Columns, Columns, History]]) -> Errors:
-        """Its errors on many small sets of measurements: what to learn from, what is asked, and its past."""
+        """Learn errors on many small sets: (measurements to learn from, questions, their history)."""
         asked, predicted, group, novelty, wide = [], [], [], [], []
         for train, questions, context in small:
             some = questions.take(questions.replied)
@@ -284,9 +285,10 @@ class PointMethod(Method):
         novelty: np.ndarray,
         wide: np.ndarray,
     ) -> Errors:
-        """Residuals, and by novelty the share of the marginal that costs the fewest bits.
+        """Learn residuals, and by novelty the share of the marginal that costs the fewest bits.
 
-        The share is found across two halves of the questions, by source: residuals of one, bits of the other.
+        The share is chosen across two halves of the questions, by source: each half is scored with the
+        residuals of the other.
 
         Args:
           wide: float64 [n], the marginal's probability of each result.
@@ -309,19 +311,23 @@ class PointMethod(Method):
 
 
 def probability_by(one: RttDistributions, rtt: np.ndarray) -> np.ndarray:
-    """Of each result, by the only distribution of `one`."""
+    """Probability of each result's millisecond bin by the only distribution of `one`, [n]."""
     same = np.zeros(len(rtt), np.int64)
     return RttDistributions(one.values, one.levels, np.zeros(len(rtt)), same).bin_probability(rtt)
 
 
 def best_share(own: np.ndarray, wide: np.ndarray) -> float:
-    """The share of the marginal that costs the fewest bits, from the probabilities of what happened."""
+    """Share of the marginal that costs the fewest bits.
+
+    Args:
+      own, wide: probability of each result by the method and by the marginal, [n].
+    """
     shares = np.array(SHARES)[:, None]
     return SHARES[int(np.argmin(bits_of((1 - shares) * own + shares * wide).mean(axis=1)))]
 
 
 def _spread(predicted: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-    """Values at LEVELS of each prediction with its table of residuals."""
+    """RTTs at LEVELS for each prediction, by its table of residuals."""
     values = (np.maximum(predicted, 0.0)[:, None] + FLOOR_MS) * np.exp(residuals) - FLOOR_MS
     out: np.ndarray = np.clip(values, 0.0, MAX_RTT_MS)
     return out
@@ -330,9 +336,11 @@ def _spread(predicted: np.ndarray, residuals: np.ndarray) -> np.ndarray:
 def _residual_tables(
     predicted: np.ndarray, actual: np.ndarray, group: np.ndarray, groups: int, elsewhere: Errors | None
 ) -> np.ndarray:
-    """float64 [groups, levels]: quantiles of the log ratio, a group's own, else its novelty's, else all.
+    """Quantiles of the log ratio by group, float64 [groups, levels].
 
-    Where errors elsewhere are known, they are believed before all: as ENOUGH residuals beside a group's own.
+    With at least ENOUGH residuals they are those of the group, else those of its novelty class, else of all
+    residuals. If errors `elsewhere` are given, they replace the latter, and are mixed with the group's own as
+    if they were ENOUGH residuals.
     """
     residual = np.log((actual + FLOOR_MS) / (np.maximum(predicted, 0.0) + FLOOR_MS))
     overall = np.quantile(residual, LEVELS) if len(residual) else np.linspace(-1, 1, len(LEVELS))
@@ -359,7 +367,7 @@ def _residual_tables(
 
 
 class Medians:
-    """Medians by destination, by source and of all: the answer where a method has none."""
+    """Medians by destination, by source and of all replies, for queries that a method cannot answer."""
 
     def __init__(self, replies: Columns):
         self.sources, self.destinations = Ids(replies.src), Ids(replies.dst)
@@ -368,7 +376,7 @@ class Medians:
         self.by_destination = medians(self.destinations.of_rows, replies.rtt, len(self.destinations))
 
     def fallback(self, queries: Queries) -> np.ndarray:
-        """The destination's median, else the source's, else the overall one."""
+        """Median of the destination, else of the source, else of all replies."""
         source = np.append(self.by_source, self.overall)[self.sources.find(queries.src)]
         number = self.destinations.find(queries.dst)
         out: np.ndarray = np.where(number >= 0, np.append(self.by_destination, 0.0)[number], source)

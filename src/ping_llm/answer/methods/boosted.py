@@ -1,16 +1,16 @@
 """Gradient-boosted quantiles on hand-made features: address bytes, time, and statistics of pair, source and
 destination.
 
-One model per quantile (Friedman's boosting under the pinball loss), fitted by scikit-learn on the inner
+One model per quantile (Friedman's boosting under the pinball loss) is fitted by scikit-learn on the inner
 split, where pairs, sources and destinations are new as they will be in use. It predicts the error of a first
-guess, in log RTT. The fitted trees are kept as plain arrays (`Trees`), so a run is queried without
+guess, in log RTT. The fitted trees are stored as plain arrays (`Trees`), so a run can be queried without
 scikit-learn.
 
-Trees remember pairs by their addresses, so quantiles are too narrow on pairs that they were not trained on.
-Hence they are trained on half of the pairs (new sources, new destinations) and asked about the other half,
-and the other way round. By how new a question is, that gives the best number of trees, the correction of the
+Trees memorise pairs by their addresses, so quantiles are too narrow on pairs that they were not trained on.
+Therefore they are trained on half of the pairs (new sources, new destinations) and tested on the other half,
+and vice versa. By novelty of the question, this gives the best number of trees, the correction of the
 quantiles (Romano, Patterson, Candès, "Conformalized quantile regression", NeurIPS 2019) and the share of the
-marginal. On new pairs of MENOG that reduced 8.58 bits to 7.65.
+marginal. On new pairs of MENOG it reduced 8.58 bits to 7.65.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class Trees:
       first: int64 [models, trees], the root node of each tree.
       feature, left, right: int32 [nodes]; feature is -1 for a leaf. Children come after their parent.
       threshold, value: float64 [nodes]; a feature of at most `threshold` goes left.
-      missing_left: bool [nodes], where NaN goes.
+      missing_left: bool [nodes], whether NaN goes left.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Trees:
 
     @classmethod
     def of(cls, models: Sequence[Any]) -> "Trees":
-        """From fitted HistGradientBoostingRegressors of as many trees each."""
+        """Make trees from fitted HistGradientBoostingRegressors with equal numbers of trees."""
         nodes, first, at = [], [], 0
         for model in models:
             roots = []
@@ -95,7 +95,11 @@ class Trees:
         )
 
     def staged(self, features: np.ndarray, stages: Sequence[int]) -> np.ndarray:
-        """float64 [stages, n, models]: the sums of the first so many trees; `stages` ascend."""
+        """Sums of the first trees of each model, float64 [stages, n, models].
+
+        Args:
+          stages: numbers of trees to sum, ascending.
+        """
         features = np.ascontiguousarray(features, np.float64)
         if features.shape[1] <= self.feature.max(initial=-1):
             raise ValueError("the trees need more features than are given")
@@ -161,17 +165,17 @@ def _staged(
 
 QUANTILES = (0.02, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 0.98)
 
-#: More rows do not help, and these take seconds per quantile.
+#: Largest number of rows to train on: more do not help, and these take seconds per quantile.
 TRAINING_ROWS = 20_000
 TREES = 100
 LEAVES = 31
 
-#: Shares of the trees to choose from, by how new a question is.
+#: Candidate shares of the trees; one is chosen per novelty class.
 STAGES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 
 _LEVELS = np.concatenate([[0], QUANTILES, [1]])
 
-#: A source that was not trained on is known by its newest measurements, this many at most.
+#: Largest number of newest measurements that describe a source that was not trained on.
 _LOOK_BACK = 30
 
 
@@ -214,7 +218,7 @@ class Boosted(Method):
         if not len(queries):
             return RttDistributions(np.zeros((0, 2)), np.array([0.0, 1.0]), np.zeros(0))
         features, guess = self._features(queries, context)
-        # A pair with a past to look at is known, whether it was trained on or not.
+        # A pair with earlier replies is a known pair, whether it was trained on or not.
         kind = np.where(
             context.replies_of_pair(queries).count > 0,
             Novelty.KNOWN_PAIR,
@@ -230,7 +234,7 @@ class Boosted(Method):
         return [max(1, round(self._trees * share)) for share in STAGES]
 
     def _chosen(self, asked: Columns, kind: np.ndarray) -> np.ndarray:
-        """Replies to learn from; where there are too many, all kinds of newness get equal shares."""
+        """Choose the replies to learn from; if there are too many, all novelty classes get equal shares."""
         chosen = np.flatnonzero(asked.replied)
         if len(chosen) <= self._rows:
             return chosen
@@ -243,7 +247,7 @@ class Boosted(Method):
         from sklearn.ensemble import HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits
 
-        # A feature that is known of nothing has no bins: scikit-learn would fail on it.
+        # A feature that is NaN in all rows has no bins, and scikit-learn would fail.
         features = np.where(np.isnan(features).all(axis=0), 0.0, features)
         models = []
         for level in QUANTILES:
@@ -251,19 +255,23 @@ class Boosted(Method):
                 loss="quantile", quantile=level, max_iter=self._trees, max_leaf_nodes=LEAVES,
                 min_samples_leaf=40, learning_rate=0.1, early_stopping=False, random_state=self._seed,
             )  # fmt: skip
-            # OpenMP's threads wait by spinning: on a busy machine two are slower than one, by far.
+            # OpenMP's threads wait by spinning: on a busy machine two are much slower than one.
             with threadpool_limits(limits=1):
                 models.append(model.fit(features, target))
         return Trees.of(models)
 
     def _staged(self, trees: Trees, features: np.ndarray) -> np.ndarray:
-        """float64 [stages, n, quantiles]: what the first so many trees say, ascending."""
+        """Predictions of the first trees at each stage, float64 [stages, n, quantiles], ascending."""
         return np.sort(trees.staged(features, self._stages), axis=2)
 
     def _adjust(
         self, unseen: np.ndarray, target: np.ndarray, guess: np.ndarray, kind: np.ndarray, rtt: np.ndarray
     ) -> None:
-        """Of each newness: the number of trees, the quantiles' moves and the marginal's share."""
+        """Choose, by novelty, the number of trees, the corrections of the quantiles and the marginal's share.
+
+        Args:
+          unseen: float64 [stages, n, quantiles], predictions of trees that were not trained on the questions.
+        """
         levels = np.array(QUANTILES)
         off = target[:, None] - unseen
         pinball = np.where(off > 0, levels * off, (levels - 1) * off).mean(axis=2)
@@ -291,7 +299,7 @@ class Boosted(Method):
         self._counts = [np.append(np.bincount(ids.of_rows, minlength=len(ids)), 0) for ids in counts]
 
     def _features(self, queries: Queries, context: History) -> tuple[np.ndarray, np.ndarray]:
-        """float64 [n, features], where NaN is "unknown", and a first guess of the log RTT, [n]."""
+        """Features, float64 [n, features] (NaN: unknown), and a first guess of the log RTT, [n]."""
         columns = []
         for packed in (queries.src, queries.dst):
             ipv4 = addresses.is_ipv4(packed)
@@ -318,7 +326,8 @@ class Boosted(Method):
         columns += [np.log1p(count), np.where(count > 1, spread, np.nan)]
         level, known = self._source_level(queries, context)
         columns += [level, known]
-        # The pair's recent median; else the destination's, moved by the source's level; else the source's.
+        # The pair's recent median; else the destination's median, shifted by the source's level; else the
+        # source's median.
         source, destination = typical
         guess = np.where(np.isnan(pair), destination + np.nan_to_num(level) * known / (known + 2.0), pair)
         guess = np.where(np.isnan(guess), source, guess)
@@ -327,7 +336,7 @@ class Boosted(Method):
         return np.stack([np.asarray(column, np.float64) for column in columns], axis=1), guess
 
     def _source_level(self, queries: Queries, context: History) -> tuple[np.ndarray, np.ndarray]:
-        """How far the source's newest measurements lie from the medians of their destinations."""
+        """Mean log ratio of the source's newest RTTs to their destinations' medians, and their number."""
         past = context.of_source(queries)
         number = self._medians.destinations.find(past.columns.dst)
         typical = np.append(self._medians.by_destination, np.nan)[number]
@@ -342,7 +351,7 @@ class Boosted(Method):
 
 
 def _halves(asked: Columns, kind: np.ndarray) -> np.ndarray:
-    """True for one half of the pairs; new sources and new destinations are not divided."""
+    """Mask of one half of the questions, without dividing a pair, a new source or a new destination."""
     src, dst = Ids(asked.src).of_rows, Ids(asked.dst).of_rows
     pair = Ids(pairs_of(asked.src, asked.dst)).of_rows
     by_source = (kind == Novelty.NEW_SOURCE) | (kind == Novelty.NEW_ENDS)
@@ -352,7 +361,7 @@ def _halves(asked: Columns, kind: np.ndarray) -> np.ndarray:
 
 
 def _values(logs: np.ndarray, guess: np.ndarray) -> np.ndarray:
-    """ms at _LEVELS; beyond the outermost quantiles as far again as they are from the next."""
+    """RTTs in ms at _LEVELS. The ends lie as far beyond the outermost quantiles as these from the next."""
     logs = np.sort(logs, axis=1) + guess[:, None]
     low = logs[:, :1] - np.maximum(logs[:, 1:2] - logs[:, :1], 0.02)
     high = logs[:, -1:] + np.maximum(logs[:, -1:] - logs[:, -2:-1], 0.02)

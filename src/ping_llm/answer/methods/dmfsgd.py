@@ -1,7 +1,7 @@
-"""DMFSGD: the matrix of log RTTs as a product of two thin ones, found by stochastic gradient descent.
+"""DMFSGD: the matrix of log RTTs as a product of two thin matrices, found by stochastic gradient descent.
 
-No geometry, so neither symmetry nor the triangle inequality is assumed. As in the paper, every node keeps
-a row of each factor; as is usual since, each has a bias too, and the logarithm makes errors relative.
+There is no geometry, so neither symmetry nor the triangle inequality is assumed. As in the paper, every node
+has a row of each factor. As is usual since, each row has a bias too, and the logarithm makes errors relative.
 """
 
 from itertools import product
@@ -16,22 +16,24 @@ from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids
 from ping_llm.splits.novelty import Novelty
 
-#: To choose from, by the error on an inner split of the training data, and never on a test. The paper finds
-#: ranks around 10 enough for 200 to 2,500 nodes; sparser data want less, and a larger penalty.
+#: Candidate ranks and penalties, chosen by the error on inner splits of the training data, never on a test.
+#: The paper finds ranks around 10 enough for 200 to 2,500 nodes; sparser data need a lower rank and a larger
+#: penalty.
 RANKS = (3, 6, 10)
 PENALTIES = (0.02, 0.05, 0.1, 0.2)
 RATE = 0.05
 STEPS = 6_000_000
-#: Choosing takes a quarter of the steps for each candidate, on each of four inner splits: one holds out too
-#: few pairs to tell them apart. On MENOG's training data the mean errors are 0.353 for (10, 0.02), 0.366 for
-#: (6, 0.02) and 0.423 for the best of rank 3.
+#: Divisor of the steps while choosing (a quarter per candidate and split), and seeds of the four inner
+#: splits: one split holds out too few pairs to tell candidates apart. On MENOG's training data the mean
+#: errors are 0.353 for (10, 0.02), 0.366 for (6, 0.02) and 0.423 for the best of rank 3.
 _TRIAL = 4
 _SPLITS = (1, 2, 3, 4)
-#: Of fewer measurements the inner splits cannot tell candidates apart, and the first serves.
+#: Least number of measurements for choosing: with fewer, inner splits cannot tell candidates apart, and the
+#: first candidate is used.
 _ENOUGH_TO_CHOOSE = 1000
 _COMPARED = (Novelty.KNOWN_PAIR, Novelty.NEW_PAIR, Novelty.NEW_SOURCE)
 
-#: A new source is placed by at most this many of its newest measurements.
+#: Largest number of newest measurements that a new source's factors are computed from.
 FOLD_IN_MEASUREMENTS = 64
 _PLACED_EDGES = np.array([2, 5, 10, 30])
 
@@ -58,9 +60,9 @@ class Dmfsgd(PointMethod):
         return super().fit(train)
 
     def choose(self, train: Columns) -> dict[tuple[int, float], float]:
-        """Choose rank and penalty on inner splits; returns the error of each, in log RTT.
+        """Choose rank and penalty on inner splits; returns the error of each candidate, in log RTT.
 
-        It is the mean over known pairs, new pairs and new sources, which count alike.
+        The error is the mean over known pairs, new pairs and new sources, with equal weights.
         """
         from ping_llm.splits.holdout import inner_split  # imported late: it loads DuckDB
 
@@ -88,8 +90,8 @@ class Dmfsgd(PointMethod):
         self._steps = whole
         means = {candidate: float(np.mean(values or [0.0])) for candidate, values in errors.items()}
         self.rank, self.penalty = best = min(means, key=lambda candidate: means[candidate])
-        # How far off it is where it has not seen the pair is what one measurement of a new source is worth.
-        # Residuals of the pairs that it learned from are far smaller.
+        # The noise of a new source's measurement is the squared error on new pairs. Residuals of pairs in the
+        # training data are far smaller.
         self._noise = float(np.mean(noises[best])) if noises[best] else None
         return means
 
@@ -120,7 +122,7 @@ class Dmfsgd(PointMethod):
                 random.permutation(len(replies)), RATE * (1 - 0.9 * number / passes), self.penalty,
             )  # fmt: skip
 
-        # What is known of a source before its first measurement: the known ones' mean and spread.
+        # Prior of a source before its first measurement: mean and covariance of the known sources.
         own = np.column_stack([self._left, self._left_bias])
         spread = np.cov(own.T) if len(own) > 1 else np.eye(self.rank + 1)
         left_over = value - self._scaled(self._sources.of_rows, self._destinations.of_rows)
@@ -135,7 +137,7 @@ class Dmfsgd(PointMethod):
         return out
 
     def check(self) -> None:
-        """Refuse stored factors that are not those of the ends."""
+        """Refuse stored factors whose shapes do not match the ends."""
         shapes = [part.shape for part in (self._left, self._right, self._left_bias, self._right_bias)]
         ends = (len(self._sources), len(self._destinations))
         wanted = [(ends[0], self.rank), (ends[1], self.rank), (ends[0],), (ends[1],)]
@@ -166,7 +168,7 @@ class Dmfsgd(PointMethod):
             )
         group[destination < 0] = self.groups - 1
         value = bias + self._right_bias[destination] + (left * self._right[destination]).sum(axis=1)
-        # Never outside what has been seen: a product of two unlucky factors can be anything.
+        # Clipped to the range of the training data, because a product of two factors is not bounded.
         value = np.clip(value, *self._range)
         predicted = np.exp(value * self._scale + self._mean) - FLOOR_MS
         unknown = group == self.groups - 1
@@ -214,8 +216,8 @@ def dmf_fold_in(
     precision: np.ndarray,
     noise: float,
 ) -> np.ndarray:
-    """Each query's new source (its factors, then its bias) by Bayesian regression on its measurements
-    node[low:high], with the known sources' mean and precision as prior."""
+    """Compute each query's new source (its factors, then its bias) by Bayesian regression on its measurements
+    node[low:high], with mean and precision of the known sources as prior."""
     n, rank = len(low), right.shape[1]
     out = np.empty((n, rank + 1))
     row = np.ones(rank + 1)

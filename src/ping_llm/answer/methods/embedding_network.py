@@ -1,11 +1,11 @@
 """The network of the method `embeddings`: vectors of prefixes, attention over known pairs, bins of RTTs.
 
-A question is about a source and a destination. Each is the sum of the learned vectors of its prefixes. Beside
-them, the network reads results of the source to other destinations (its row of the matrix of pairs) and of
-other sources to the destination (its column), by attention: which of them matter is decided by the asked end.
-About 0.1M parameters, and a vector of 24 numbers for each prefix.
+A question is about a source and a destination. Each is the sum of the learned vectors of its prefixes. In
+addition, the network reads results of the source to other destinations (its row of the matrix of pairs) and
+of other sources to the destination (its column). It reads them by attention, with weights that depend on the
+ends of the question. It has about 0.1M parameters, and a vector of 24 numbers per prefix.
 
-It is trained by JAX. Answers need NumPy alone: `forward` takes either.
+It is trained with JAX. Answers need NumPy alone: `forward` works with either.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,22 +16,24 @@ import numpy as np
 
 from ping_llm.compiled import COMPILED, kernel
 
-#: Numbers of a vector, of an attention (heads × numbers), of the layers above, and bins of log RTT.
+#: Sizes of a vector, of the attention (heads, and numbers per head) and of the hidden layers, and number of
+#: bins of log RTT.
 VECTOR = 24
 HEADS, HEAD = 4, 8
 HIDDEN = 128
 BINS = 80
-#: Leading parts of an address, each with a vector.
+#: Number of prefixes of an address that have a vector each.
 LEVELS = 4
 
 _ATTENDED = HEADS * HEAD
-#: A known result: its value, its other end's mean, and the difference.
+#: Numbers of a known result: its value, the mean of its other end, and their difference.
 _VALUES = 3
 _MEAN = _ATTENDED + _VALUES
 _POOLED = _ATTENDED + HEADS * _VALUES + HEADS
 
-#: AdamW. Vectors are drawn to zero faster than the rest: on new pairs in MENOG's training part, 1.0
-#: gave 22.9 ms of CRPS and 4.0 23.1, against 24.8 without; of the campaigns', 4.0 gave 10.5 against 11.4.
+#: Learning rate, weight decay, decay of the vectors and warm-up steps of AdamW. Vectors decay faster than the
+#: rest: on new pairs in MENOG's training part, 1.0 gave 22.9 ms of CRPS and 4.0 23.1, against 24.8 without;
+#: in that of the campaigns, 4.0 gave 10.5 against 11.4.
 RATE = 3e-3
 DECAY = 0.01
 VECTOR_DECAY = 2.0
@@ -41,10 +43,10 @@ Weights = dict[str, np.ndarray]
 
 
 class Batch(NamedTuple):
-    """Questions.
+    """A batch of questions.
 
     Attributes:
-      source, destination: int32 [n, LEVELS], rows of the vectors' tables.
+      source, destination: int32 [n, LEVELS], rows of the tables of vectors.
       row_end, column_end: int32 [n, k], numbers of the other ends of known results.
       row_value, column_value: float32 [n, k, 3].
       row_known, column_known: float32 [n, k], 1 where there is a result.
@@ -61,7 +63,11 @@ class Batch(NamedTuple):
 
 
 def initial(source_rows: int, destination_rows: int, random: np.random.Generator) -> Weights:
-    """Random weights for tables of so many vectors."""
+    """Make random weights.
+
+    Args:
+      source_rows, destination_rows: number of vectors in each table.
+    """
 
     def normal(*shape: int, scale: float | None = None) -> np.ndarray:
         return random.normal(0, scale or shape[0] ** -0.5, shape).astype(np.float32)
@@ -91,21 +97,21 @@ def check(weights: Weights, source_rows: int, destination_rows: int) -> None:
 
 
 def projected(weights: Any, side: str, ends: Any, matmul: Callable[..., Any]) -> Any:
-    """[ends, 3 · attended]: key, value, and slope by the result, of each known end of a side's results.
+    """Key, value, and slope by the result, of each known end of a side's results, [ends, 3 · attended].
 
     Args:
-      ends: int32 [ends, LEVELS], rows of the vectors' table.
+      ends: int32 [ends, LEVELS], rows of the table of vectors.
     """
     table = weights["destinations" if side == "row" else "sources"]
     return matmul(table[ends].sum(axis=1), weights[f"{side} ends"])
 
 
 def forward(xp: Any, matmul: Callable[..., Any], weights: Any, batch: Batch, row: Any, column: Any) -> Any:
-    """Logits of the bins, [n, BINS].
+    """Return the logits of the bins, [n, BINS].
 
     Args:
       xp: numpy or jax.numpy.
-      row, column: what `projected` makes of all known destinations and sources.
+      row, column: `projected` of all known destinations and of all known sources.
     """
     source = weights["sources"][batch.source].sum(axis=1)
     destination = weights["destinations"][batch.destination].sum(axis=1)
@@ -141,7 +147,7 @@ class _Read(NamedTuple):
 def _read(
     xp: Any, matmul: Callable[..., Any], weights: Any, side: str, ends: Any, values: Any, known: Any
 ) -> _Read:
-    """Known results, as their mean and as a function that pools them by what is asked."""
+    """Read known results: their mean, and a function that pools them by attention to the question."""
     count, most = known.shape
     keys = ends[..., :_ATTENDED].reshape(count, most, HEADS, HEAD)
     own, slope = ends[..., _ATTENDED : 2 * _ATTENDED], ends[..., 2 * _ATTENDED :]
@@ -155,7 +161,7 @@ def _read(
         near = xp.where(known[..., None] > 0, near, -1e9)
         top = xp.maximum(near.max(axis=1, keepdims=True), 0.0)
         weight = xp.exp(near - top) * known[..., None]
-        # One more place, of weight exp(0), stands for nothing.
+        # An additional empty place of weight exp(0), so that the weights may sum to less than 1.
         weight = weight / (weight.sum(axis=1, keepdims=True) + xp.exp(-top))
         by_head = read.reshape(count, most, HEADS, HEAD) * weight[..., None]
         plain = values[:, :, None, :] * weight[..., None]
@@ -170,9 +176,9 @@ def _silu(xp: Any, x: Any) -> Any:
 
 
 def dense(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """x @ weights; a row's result does not depend on the other rows, which BLAS does not promise.
+    """Return x @ weights, where the result of a row does not depend on other rows; BLAS does not ensure this.
 
-    On a small device it may: one question is asked there at a time, and nothing is compiled.
+    On a small device, where nothing is compiled, BLAS is used: questions come one at a time there.
     """
     out: np.ndarray = _dense(x, weights) if COMPILED else x @ weights
     return out
@@ -190,7 +196,7 @@ def _dense(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def answer(weights: Weights, batch: Batch, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """Logits by NumPy, float32 [n, BINS]."""
+    """Return the logits, computed by NumPy, float32 [n, BINS]."""
     out: np.ndarray = forward(np, dense, weights, batch, row, column)
     return out
 
@@ -202,10 +208,11 @@ def train(
     batches: Iterator[tuple[Batch, np.ndarray]],
     steps: int,
 ) -> Weights:
-    """The weights after so many steps. Each batch comes with the right shares of the bins, [n, BINS].
+    """Train for `steps` steps; returns the weights.
 
     Args:
       sources, destinations: int32 [ends, LEVELS], the prefixes of all known ends.
+      batches: questions, and the target shares of the bins, [n, BINS].
     """
     import jax
 
@@ -219,7 +226,7 @@ def train(
 
 @cache
 def _step() -> Callable[..., Any]:
-    """One step of AdamW on the cross entropy. The rate rises for 100 steps, and falls in the second half."""
+    """Step of AdamW on the cross entropy. The rate rises for 100 steps, and falls in the second half."""
     import jax
     import jax.numpy as jnp
 

@@ -1,13 +1,13 @@
-"""Embeddings: a small network that knows ends and their prefixes by heart, and reads what is known of both.
+"""Embeddings: a small network with a learned vector per end and prefix, which also reads known results.
 
-What factorisation does with products of vectors, a network does with any function of them, and its answer is
-a distribution: bins of log RTT. It is trained on the measurements of single pairs, each asked as the four
-kinds of questions that will come: a new pair, a new source, a new destination, both new. For a new end, the
-vectors are left out of the prefixes that no other end would have taught, and of its other results only a few
-are shown. Inner splits tell how sharp its answers may be, by how new a question is.
+Factorisation uses products of vectors; this network uses any function of them, and its answer is a
+distribution over bins of log RTT. It is trained on measurements of single pairs, posed as the four kinds of
+questions that will come: a new pair, a new source, a new destination, both new. For a new end, vectors of
+prefixes that no other end would have trained are left out, and only a few of its other results are shown. The
+sharpness of the answers, by novelty of the question, is chosen on inner splits.
 
 He et al., "Neural collaborative filtering", WWW 2017, with attention over the known entries of the row and
-the column, as neural processes have it (Kim et al., "Attentive neural processes", ICLR 2019).
+the column, as in neural processes (Kim et al., "Attentive neural processes", ICLR 2019).
 """
 
 from collections.abc import Iterator
@@ -46,24 +46,24 @@ from ping_llm.measurements.history import History
 from ping_llm.measurements.schema import MAX_RTT_MS
 from ping_llm.splits.novelty import Novelty
 
-#: Every pair is asked about 60 times, within these numbers of steps; 1,500 take 20 s on one quiet core.
+#: Training questions per pair, and limits of the number of steps; 1,500 steps take 20 s on one idle core.
 PASSES = 60
 FEWEST_STEPS, STEPS = 150, 1500
 BATCH = 256
 
-#: How often each kind of question is trained on: a new pair, a new source, a new destination, both.
+#: Shares of the kinds of training questions: a new pair, a new source, a new destination, both new.
 _KINDS = (0.35, 0.3, 0.25, 0.1)
-#: Known results of a new source, and of a new destination.
+#: Numbers of known results of a new source, and of a new destination; drawn at random.
 _OF_NEW_SOURCE = (0, 1, 2, 3, 5, 8, SHOWN)
 _OF_NEW_DESTINATION = (0, 0, 1, 2, 5, 10)
 
-#: A result counts for the bins around it, as a normal distribution one bin wide.
+#: Standard deviation, in bins, of the normal distribution around a result that is its training target.
 _BLUR_BINS = 1.0
-#: Exponents of the probabilities to choose from; below 1, they are made flatter.
+#: Candidate exponents of the probabilities; exponents below 1 make them flatter.
 _SHARPNESS = (1.2, 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2)
-#: Of a class of questions, so many choose.
+#: Largest number of questions per novelty class that choose the exponent.
 _CHOOSING = 3000
-#: How far back the newest results of a new source are looked for.
+#: Number of newest results of a new source that are searched.
 _LOOK_BACK = 256
 
 
@@ -81,7 +81,7 @@ class Embeddings(Method):
     paper = (
         'He et al., "Neural collaborative filtering", 2017; Kim et al., "Attentive neural processes", 2019'
     )
-    #: Made again from the weights when needed.
+    #: Not stored: computed again from the weights when needed.
     NOT_KEPT = ("_projected",)
     _projected: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -111,7 +111,7 @@ class Embeddings(Method):
         kind = self._novelty.classes(queries.src, queries.dst)
         values = self._values(self._logits(queries, context) * self._sharpness[kind][:, None])
         out = mixed(values, LEVELS, self._background, self._share[kind], failure)
-        # The share of the marginal is for unexpected results; the single number stays the network's own.
+        # The share of the marginal is for unexpected results; the point estimate stays the network's own.
         middle = np.searchsorted(LEVELS, 0.5)
         return RttDistributions(out.values, out.levels, failure, point=values[:, middle])
 
@@ -149,7 +149,7 @@ class Embeddings(Method):
         self._rows = Entries(pairs.source, pairs.destination, pairs.median, *sides)
         self._columns = Entries(pairs.destination, pairs.source, pairs.median, *sides[::-1])
         random = np.random.default_rng(self._seed)
-        # Tables are filled up, so that splits of about the same size share the compiled step.
+        # Tables are padded, so that splits of about the same size share the compiled step.
         weights = network.train(
             network.initial(filled(self._sources.table_rows), filled(self._destinations.table_rows), random),
             padded(self._sources.of_each),
@@ -175,9 +175,10 @@ class Embeddings(Method):
     def _batches(
         self, pairs: _Pairs, value: np.ndarray, random: np.random.Generator
     ) -> Iterator[tuple[Batch, np.ndarray]]:
-        """Measurements as questions of all kinds, each with the bins that are right. Never ends."""
+        """Yield batches of measurements as questions of all kinds, with their target bins, without end."""
         count = np.diff(pairs.start)
-        # By the root of its measurements: neither are pairs drowned by the busiest, nor is each as important.
+        # Pairs are drawn by the root of their number of measurements: a compromise between equal chances per
+        # measurement, which the busiest pairs would dominate, and per pair.
         chance = np.cumsum(np.sqrt(count))
         chance /= chance[-1]
         others = [ends.shares_of_others() for ends in (self._sources, self._destinations)]
@@ -191,7 +192,7 @@ class Embeddings(Method):
             new = (kind == 1) | (kind == 3), (kind == 2) | (kind == 3)
             rows = []
             for side, (ends, end) in enumerate(((self._sources, source), (self._destinations, destination))):
-                # A prefix stays known as often as another of its ends would have taught it.
+                # A prefix stays known with the probability that another of its ends would have trained it.
                 taught = random.random(BATCH)[:, None] < others[side][end]
                 rows.append(np.where(taught | ~new[side][:, None], ends.of_each[end], unknown[side]))
             shown_row = np.where(new[0], random.choice(_OF_NEW_SOURCE, BATCH), SHOWN)
@@ -239,7 +240,7 @@ class Embeddings(Method):
         value: np.ndarray,
         known: np.ndarray,
     ) -> None:
-        """Show the newest results of sources that were not trained on, one of each other destination."""
+        """Fill in the newest results of sources that were not trained on, one per other destination."""
         new = np.flatnonzero(source < 0)
         if not len(new):
             return
@@ -253,7 +254,7 @@ class Embeddings(Method):
         value[new] = self._rows.described(end[new], (logs - self._mean) / self._scale)
 
     def _values(self, logits: np.ndarray) -> np.ndarray:
-        """ms at LEVELS."""
+        """RTTs in ms at LEVELS."""
         mass = np.exp(logits - logits.max(axis=1, keepdims=True))
         below = np.concatenate([np.zeros((len(mass), 1)), np.cumsum(mass, axis=1)], axis=1)
         below /= below[:, -1:]
@@ -261,7 +262,7 @@ class Embeddings(Method):
         return np.clip(np.exp(scaled * self._scale + self._mean) - FLOOR_MS, 0.0, MAX_RTT_MS)
 
     def _sharpen(self, asked: Columns, context: History, kind: np.ndarray) -> None:
-        """Choose exponent and share of the marginal by bits, for each class of newness."""
+        """Choose exponent and share of the marginal by bits, for each novelty class."""
         if self._weights is None:
             return
         random = np.random.default_rng(self._seed)
@@ -282,5 +283,5 @@ class Embeddings(Method):
                 costs[sharpness, share] = float(bits_of((1 - share) * own + share * wide).mean())
             best = min(costs, key=lambda choice: costs[choice])
             self._sharpness[number], self._share[number] = best
-            if number == Novelty.NEW_DESTINATION:  # unless enough can be asked where both ends are new
+            if number == Novelty.NEW_DESTINATION:  # also for new ends, unless those have enough questions
                 self._sharpness[Novelty.NEW_ENDS], self._share[Novelty.NEW_ENDS] = best

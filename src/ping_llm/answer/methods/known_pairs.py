@@ -1,4 +1,4 @@
-"""The known ends of measurements and their known pairs, as the method `embeddings` reads them."""
+"""The known ends of measurements and their known pairs, as used by `embeddings` and `relations`."""
 
 import numpy as np
 
@@ -8,19 +8,19 @@ from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import Ranges
 from ping_llm.measurements.ids import Ids, prefixes_of
 
-#: Results of the source, and of the destination, that a question shows.
+#: Number of results of the source, and of the destination, that are shown for a question.
 SHOWN = 24
 
-#: Leading bits of an address that are a prefix with a vector.
+#: Lengths of the prefixes with a vector, in bits.
 _IPV4_BITS, _IPV6_BITS = (8, 16, 24, 32), (32, 48, 64, 128)
-#: Of more ends of a side, those with the fewest measurements are not learned from.
+#: Largest number of ends per side to learn from; those with the fewest measurements are left out.
 MOST_ENDS = 20_000
 
 
 class Ends:
     """The ends of one side and their prefixes, as rows of a table of vectors.
 
-    Of each level the first row stands for every prefix that is not known.
+    The first row of each level is for all prefixes that are not known.
     """
 
     def __init__(self, packed: np.ndarray):
@@ -34,7 +34,7 @@ class Ends:
         self.of_each = self.rows(packed[some])
 
     def check(self) -> None:
-        """Refuse stored rows of prefixes that do not exist."""
+        """Refuse stored rows that are not in the table."""
         rows, ends = self.of_each, len(self.levels[-1])
         if rows.shape != (ends, LEVELS) or not ((rows >= 0) & (rows < self.table_rows)).all():
             raise ValueError("an end's prefix does not exist")
@@ -47,17 +47,17 @@ class Ends:
         return int(self.starts[-1])
 
     def find(self, packed: np.ndarray) -> np.ndarray:
-        """int64 [n]: the number of each end, -1 where it is not known."""
+        """Number of each end, int64 [n]; -1: not known."""
         return self.levels[-1].find(_prefix(packed, LEVELS - 1))
 
     def rows(self, packed: np.ndarray) -> np.ndarray:
-        """int32 [n, LEVELS]."""
+        """Rows of the table for the prefixes of each end, int32 [n, LEVELS]."""
         found = [ids.find(_prefix(packed, level)) + 1 for level, ids in enumerate(self.levels)]
         out: np.ndarray = (np.stack(found, axis=1) + self.starts[:-1]).astype(np.int32)
         return out
 
     def shares_of_others(self) -> np.ndarray:
-        """float64 [ends, LEVELS]: of the ends in each prefix of an end, the share that are others."""
+        """Share of other ends among the ends in each prefix of an end, float64 [ends, LEVELS]."""
         sizes = np.bincount(self.of_each.ravel(), minlength=self.table_rows)[self.of_each]
         out: np.ndarray = 1.0 - 1.0 / sizes
         return out
@@ -88,7 +88,7 @@ class Entries:
         return np.stack([value, mean, value - mean], axis=-1).astype(np.float32)
 
     def check(self) -> None:
-        """Refuse stored entries that point outside."""
+        """Refuse stored entries that point outside the arrays."""
         inside = (self.other >= 0) & (self.other < len(self.mean))
         ascending = (np.diff(self.start) >= 0).all() and self.start[0] == 0
         if not (inside.all() and ascending and self.start[-1] == len(self.other) == len(self.value)):
@@ -100,8 +100,8 @@ class Entries:
         """Other ends, values and whether they are shown, of the entries at these offsets, [n, k].
 
         Args:
-          shown: int [n], how many at most.
-          excluded: int [n], the other end that is asked about.
+          shown: int [n], largest number of entries to show.
+          excluded: int [n], the other end of the question, which is not shown.
         """
         count = self.start[end + 1] - self.start[end]
         place = np.minimum(self.start[end][:, None] + offset, len(self.other) - 1)
@@ -111,7 +111,7 @@ class Entries:
 
 
 def of_most_ends(replies: Columns) -> Columns:
-    """Without the ends that have the fewest measurements, where there are more than can be known."""
+    """Drop the ends with the fewest measurements, if there are more than MOST_ENDS."""
     for packed in (replies.src, replies.dst):
         ids = Ids(packed)
         if len(ids) > MOST_ENDS:
@@ -135,7 +135,7 @@ def padded(rows: np.ndarray) -> np.ndarray:
 
 
 def drawn(entries: Entries, end: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Offsets of different entries of each end, [n, SHOWN]: a random start, then steps of a random length."""
+    """Random offsets of different entries of each end, [n, SHOWN]: a random start and a random stride."""
     count = np.maximum(entries.start[end + 1] - entries.start[end], 1)
     start = (random.random(len(end)) * count).astype(np.int64)
     stride = 1 + (random.random(len(end)) * (count - 1)).astype(np.int64)
@@ -145,7 +145,7 @@ def drawn(entries: Entries, end: np.ndarray, random: np.random.Generator) -> np.
 
 
 def spaced(entries: Entries, end: np.ndarray) -> np.ndarray:
-    """Offsets of all entries of each end, or of SHOWN that are evenly apart."""
+    """Offsets of all entries of each end, or of SHOWN evenly spaced ones, [n, SHOWN]."""
     count = entries.start[end + 1] - entries.start[end]
     place = np.arange(SHOWN)
     out: np.ndarray = np.where(count[:, None] > SHOWN, place * count[:, None] // SHOWN, place)
@@ -155,15 +155,17 @@ def spaced(entries: Entries, end: np.ndarray) -> np.ndarray:
 def looked_back(
     past: Ranges, rows: np.ndarray, destinations: Ends, excluded: np.ndarray, look_back: int, most: int
 ) -> tuple[Columns, np.ndarray, np.ndarray]:
-    """The newest results of some queries' sources, and which of them to show: one of each known destination.
+    """Find the newest results of the sources of some queries, and choose one per known destination to show.
 
     Args:
-      rows: which of the queries; `excluded`: int64, of each of them the destination that is not shown, or -1.
-      look_back: how many results back.
+      past: earlier measurements of the source of each query.
+      rows: indices of the queries; `excluded`: int64, the destination of each that is not shown, or -1.
+      look_back: number of newest results to search.
+      most: largest number of results to show.
 
     Returns:
-      the results; the number of each one's destination, -1 without a reply or where it is not known; and
-      int64 [rows, most], the places to show, as of `newest_of_each`.
+      the results; the number of the destination of each (-1: no reply, or not known); and the indices of the
+      results to show, int64 [rows, most], as from `newest_of_each`.
     """
     low, high = np.maximum(past.low, past.high - look_back)[rows], past.high[rows]
     count = high - low
@@ -177,9 +179,9 @@ def looked_back(
 def newest_of_each(
     node: np.ndarray, low: np.ndarray, high: np.ndarray, excluded: np.ndarray, most: int
 ) -> np.ndarray:
-    """int64 [n, most]: the newest places low <= p < high of different nodes, -1 after the last.
+    """Newest indices low <= p < high of different nodes, int64 [n, most]; -1 after the last.
 
-    Nodes below 0 and the excluded one are left out.
+    Nodes below 0 and the excluded node are left out.
     """
     out = np.full((len(low), most), -1, np.int64)
     for i in range(len(low)):

@@ -1,12 +1,12 @@
 """Marginal distributions: of all training results, of the query's source, and of its destination.
 
-`global` is a smoothed histogram over 1-ms bins of all results. Every other method has to beat it.
+`global` is a smoothed histogram over 1-ms bins of all results. Every other method should be better.
 
-`by source` and `by destination` use the training results of one end, with the marginal of all as a Dirichlet
-prior while they are few. A source that was not trained on is known by its measurements before the query. The
-results of an end come from a few pairs, and those of another pair differ from them. So a share of the
-marginal of all is mixed in, by how new the question is: the share that costs the fewest bits on an inner
-split of the training data.
+`by source` and `by destination` use the training results of one end, with the marginal of all results as a
+Dirichlet prior while they are few. For a source that was not trained on, they are its measurements before the
+query. The results of an end come from a few pairs, and those of another pair differ from them. So a share of
+the marginal of all is mixed in. By novelty of the question, it is the share that costs the fewest bits on an
+inner split of the training data.
 """
 
 from typing import Self
@@ -29,10 +29,10 @@ from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import MAX_RTT_MS
 from ping_llm.splits.novelty import Novelty
 
-#: 1-ms bins up to here, then bins that grow by a hundredth: nobody has the data for more.
+#: End of the 1-ms bins. Above, bins grow by a hundredth: no data set is large enough for narrower ones.
 _FINE_MS = 1024
 
-#: Half of the weight that the exact histogram does not get goes to the smooth marginal of its neighbours.
+#: Share of the smooth marginal in `global` with many results; with fewer it is larger.
 _SMOOTHING = 0.1
 
 
@@ -67,14 +67,14 @@ class Global(Method):
         )
 
 
-#: The marginal of all counts as this many results of the end's own.
+#: Strength of the marginal of all as a prior, in results of the end.
 _PRIOR_RESULTS = 3.0
 
-#: A new source is known by at most this many of its newest replies.
+#: Largest number of newest replies that describe a new source.
 _LOOK_BACK = 64
 
 
-#: The shares of the marginal are chosen on this many measurements at most.
+#: Largest number of measurements that the shares of the marginal are chosen on.
 _CHOSEN_ON = 20_000
 
 
@@ -124,13 +124,13 @@ class _ByEnd(Method):
         high = np.where(within, high, low)
         values = ranked[low] + (at - low) * (ranked[high] - ranked[low])
         own = mixed(values, LEVELS, self._background, _weight(count), np.zeros(len(count)))
-        # The last row answers for an end of which nothing is known.
+        # The last row is for an end without any results.
         nothing = mixed(self._background.quantile(LEVELS), LEVELS, self._background, np.ones(1), np.zeros(1))
         self._values = np.concatenate([own.values, nothing.values])
         self._levels = np.concatenate([own.levels, nothing.levels])
 
     def _own(self, queries: Queries, context: History) -> RttDistributions:
-        """The end's own distribution."""
+        """Return the distribution of each query's end."""
         raise NotImplementedError
 
     def _end(self, of: Columns | Queries) -> np.ndarray:
@@ -181,7 +181,7 @@ def _weight(count: np.ndarray) -> np.ndarray:
 
 
 def _newest_quantiles(rtt: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantiles at LEVELS of the newest replies of rtt[low:high], and how many there were."""
+    """Quantiles at LEVELS of the newest replies of rtt[low:high], and the number of replies."""
     offset = np.arange(-_LOOK_BACK, 0)
     at = high[:, None] + offset
     inside = at >= low[:, None]

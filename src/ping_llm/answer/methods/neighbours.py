@@ -1,7 +1,7 @@
-"""Nearest neighbours by shared destinations: sources that see others as I do will see this one as I shall.
+"""Nearest neighbours: sources with similar RTTs to shared destinations have similar RTTs to others.
 
 Collaborative filtering with sources as users and destinations as items. A known pair is answered from other
-sources too: this is what a neighbour knows, not what the pair's history does.
+sources too: this method uses the results of neighbours, not the pair's own history.
 """
 
 from typing import ClassVar
@@ -16,9 +16,9 @@ from ping_llm.measurements.history import History
 
 @kernel
 def keep_nearest(distances: np.ndarray, values: np.ndarray, found: int, distance: float, value: float) -> int:
-    """Put a value into a short list that is sorted by distance, if it is among the nearest that fit.
+    """Insert a value into a short list that is sorted by distance, if it is among the nearest that fit.
 
-    Returns how many the list has then.
+    Returns the new length of the list.
     """
     if found < len(distances):
         found += 1
@@ -34,15 +34,15 @@ def keep_nearest(distances: np.ndarray, values: np.ndarray, found: int, distance
 
 @kernel
 def predict(
-    # queries' own profiles: rows profile_at[i]:profile_at[i + 1]
+    # profiles of the queries' sources: rows profile_at[i]:profile_at[i + 1]
     profile_at: np.ndarray, profile_dst: np.ndarray, profile_log: np.ndarray,
-    wanted: np.ndarray,  # destination asked about, -1 if new
+    wanted: np.ndarray,  # destination of the query, -1 if new
     source_at: np.ndarray, source_dst: np.ndarray, source_log: np.ndarray,  # profiles by source
     asked_at: np.ndarray, asked_src: np.ndarray, asked_log: np.ndarray,  # profiles by destination
-    itself: np.ndarray,  # the query's own number among the known sources, -1 if new
+    itself: np.ndarray,  # number of the query's source among the known ones, -1 if new
     destinations: int, neighbours: int, least_shared: int, softness: float,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Weighted mean log RTT of the nearest sources to the wanted destination, and how many were used.
+    """Weighted mean log RTT from the nearest sources to the wanted destination, and their number.
 
     The distance of two sources is the mean absolute difference of log RTT to the destinations they share.
     """
@@ -56,7 +56,7 @@ def predict(
         for p in range(profile_at[i], profile_at[i + 1]):
             dense[profile_dst[p]] = profile_log[p]
         held = dense[wanted[i]]
-        dense[wanted[i]] = np.nan  # the answer itself is no evidence of likeness
+        dense[wanted[i]] = np.nan  # the queried destination must not count as shared
         found = 0
         for c in range(asked_at[wanted[i]], asked_at[wanted[i] + 1]):
             other = asked_src[c]
@@ -70,7 +70,7 @@ def predict(
                     shared += 1
             if shared < least_shared:
                 continue
-            # Few shared destinations are weak evidence: pull their distance towards that of strangers.
+            # Few shared destinations are weak evidence: shrink the distance to 0.5, as for unrelated sources.
             distance = (total + 0.5) / (shared + 1.0)
             found = keep_nearest(best_distance, best_value, found, distance, asked_log[c])
         weight_sum, value_sum = 0.0, 0.0
@@ -88,10 +88,10 @@ def predict(
 
 NEIGHBOURS = 10
 LEAST_SHARED = 1
-#: Neighbours this much farther (in log RTT) than the nearest count 1/e as much.
+#: Distance beyond the nearest neighbour, in log RTT, at which the weight of a neighbour falls by 1/e.
 SOFTNESS = 0.2
 
-#: A new source's profile is its newest measurements, this many at most.
+#: Largest number of newest measurements in the profile of a new source.
 LOOK_BACK = 64
 
 _USED_EDGES = np.array([1, 2, 4, 8])
@@ -117,7 +117,7 @@ class Neighbours(PointMethod):
         )  # fmt: skip
 
     def check(self) -> None:
-        """Refuse stored profiles that would lead out of the arrays."""
+        """Refuse stored profiles that point outside the arrays."""
         ends = (len(self._sources), len(self._destinations))
         for (start, other, log), own, others in (
             (self._by_source, *ends),
@@ -146,7 +146,7 @@ class Neighbours(PointMethod):
     def _profiles(
         self, queries: Queries, context: History, source: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Each query's own (destination, log RTT): trained if its source was, else what it looks back on."""
+        """Profile (destination, log RTT) of each query's source, from training or from its history."""
         at, dst, log = self._by_source
         past = context.of_source(queries)
         past_dst = self._destinations.find(past.columns.dst)

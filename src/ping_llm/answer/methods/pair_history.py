@@ -1,9 +1,9 @@
 """The pair's own past: its last value, medians of its last 8 and of all, a weighted mean, and by hour.
 
-The honest opponent wherever a pair has been measured before: most paths persist for hours to days, so
-the last RTT is hard to beat. How far it will be off is learned by how many values the past holds and how
-much they vary. A pair without a past to look at is answered with its median in training, else with its
-destination's, its source's or the overall one.
+A strong baseline wherever a pair has been measured before: most paths persist for hours to days, so the last
+RTT is hard to improve on. The errors are learned by the number of values in the past and by their variation.
+A pair without earlier replies is answered with its median in training, else with that of its destination, its
+source, or all replies.
 """
 
 from typing import ClassVar
@@ -22,8 +22,9 @@ from ping_llm.splits.novelty import Novelty
 # Groups of equally good predictions: a past of 1, 2–3, 4–7, 8+ values × spread of the recent ones.
 _COUNT_EDGES = np.array([2, 4, 8])
 _SPREAD_EDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.3])
-#: How far a pair's newest results move the share of the marginal in its answer (`own_past`). On later
-#: questions of v6-path-inflation and dense-series it takes 0.003 to 0.015 bits and 0.2 to 0.8 % of the CRPS.
+#: Power by which a pair's newest results adjust the share of the marginal in its answer (`own_past`). On
+#: later questions of v6-path-inflation and dense-series it saves 0.003 to 0.015 bits and 0.2 to 0.8 % of the
+#: CRPS.
 _PAST_POWER = 0.125
 _HISTORY_GROUPS = (len(_COUNT_EDGES) + 1) * (len(_SPREAD_EDGES) + 1)
 
@@ -38,7 +39,7 @@ _KINDS = {
 
 
 class PairHistory(PointMethod):
-    """One way to look at the past.
+    """Prediction from a pair's past, in one of several ways.
 
     Args:
       kind: `last` value, median of the `recent` 8, exponentially `weighted` mean, `median` of all up to the
@@ -48,7 +49,7 @@ class PairHistory(PointMethod):
     paper = 'Paxson, "End-to-end routing behavior in the Internet", SIGCOMM 1996 (paths persist)'
     revision = 4
     groups: ClassVar[int] = _HISTORY_GROUPS + 1
-    #: 0 in methods that were fitted before it was known.
+    #: 0 in methods that are older than this attribute.
     past_power: float = 0.0
 
     def __init__(self, kind: str = "last"):
@@ -59,7 +60,7 @@ class PairHistory(PointMethod):
         self.past_power = _PAST_POWER
         replies = train.take(train.replied)
         self._medians = Medians(replies)
-        # Of each pair what was trained on: its median, how many replies, how much they vary.
+        # Of each pair in the training data: median, number of replies, and their spread.
         past = History(replies)
         self._pairs = Ids(pairs_of(replies.src, replies.dst))
         _, first = np.unique(self._pairs.of_rows, return_index=True)
@@ -70,7 +71,7 @@ class PairHistory(PointMethod):
         number = self._pairs.find(pairs_of(queries.src, queries.dst))
         point, count, spread = (np.append(values, 0)[number] for values in self._trained)
         if self.kind != "trained":
-            # The context usually holds the training data as well; without one, the trained median is known.
+            # The context usually includes the training data; without one, the trained median is used.
             recent = context.replies_of_pair(queries)
             index = np.flatnonzero(recent.count > 0)
             point[index], count[index], spread[index] = _from_past(recent, queries, index, self.kind)
@@ -83,7 +84,7 @@ class PairHistory(PointMethod):
     def background_share(
         self, queries: Queries, context: History, novelty: np.ndarray, values: np.ndarray
     ) -> np.ndarray:
-        """Less of the marginal where it does not expect what the pair has measured."""
+        """Share of the marginal in each answer, reduced if the pair's results are improbable under it."""
         share = super().background_share(queries, context, novelty, values)
         if not self.past_power:
             return share
@@ -101,7 +102,7 @@ class PairHistory(PointMethod):
         return out
 
     def newness(self, queries: Queries, context: History) -> np.ndarray:
-        """A pair with a past to look at is known, whether it was trained on or not."""
+        """Novelty class of each query; a pair with earlier replies is known, whether trained on or not."""
         classes = super().newness(queries, context)
         return np.where(context.replies_of_pair(queries).count > 0, Novelty.KNOWN_PAIR, classes)
 
@@ -110,7 +111,7 @@ class PairHistory(PointMethod):
 
 
 def _from_past(past: Ranges, queries: Queries, index: np.ndarray, kind: str) -> tuple[np.ndarray, ...]:
-    """Point, number of values and spread of some of the queries' pasts."""
+    """Point estimate, number of values and spread of the past of some queries."""
     out: tuple[np.ndarray, ...] = pair_kernels.from_past(
         past.columns.rtt,
         past.columns.time,

@@ -1,4 +1,4 @@
-"""Compiled look back on a pair's past, rtt[low:high] with the newest last."""
+"""Compiled statistics of a pair's past, rtt[low:high] with the newest last."""
 
 import numpy as np
 
@@ -6,13 +6,13 @@ from ping_llm.compiled import kernel
 
 LAST, RECENT_MEDIAN, WEIGHTED, MEDIAN, HOUR = range(5)
 
-#: "The last few" everywhere here.
+#: Number of newest values that count as recent.
 RECENT = 8
 
-#: Weight of the newest value in the exponentially weighted mean; of the log, so that one spike does little.
+#: Weight of the newest value in the exponentially weighted mean of logs; logs, so that one spike does little.
 NEWEST_WEIGHT = 0.3
 
-#: Each older result counts this much less towards the recent rate of failures; 24 of them are looked at.
+#: Factor by which the weight of each older result falls in the recent rate of failures, over 24 results.
 _FAILURE_DECAY = 0.85
 
 _HOUR_US = 3_600_000_000
@@ -22,7 +22,7 @@ _HOUR_US = 3_600_000_000
 def from_past(
     rtt: np.ndarray, time: np.ndarray, low: np.ndarray, high: np.ndarray, now: np.ndarray, kind: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Point, number of values and spread (mean absolute step of log RTT) from each past."""
+    """Point estimate, number of values and spread (mean absolute step of log RTT) of each past."""
     n = len(low)
     point, spread = np.zeros(n), np.zeros(n)
     count = np.zeros(n, np.int64)
@@ -47,14 +47,14 @@ def from_past(
         elif kind == MEDIAN:
             point[i] = np.median(rtt[a:b])
         else:
-            if now[i] < 0:  # no time is asked about, so there is no hour
+            if now[i] < 0:  # the question has no time, so it has no hour
                 point[i] = np.median(rtt[a:b])
                 continue
             hour = (now[i] // _HOUR_US) % 24
             same = np.empty(b - a)
             found = 0
             for j in range(a, b):
-                # Within an hour of the same time of day, around midnight too.
+                # The same hour of the day or one beside it, across midnight too.
                 if ((time[j] // _HOUR_US) % 24 - hour + 25) % 24 <= 2:
                     same[found] = rtt[j]
                     found += 1
@@ -64,7 +64,7 @@ def from_past(
 
 @kernel
 def recent_failures(rtt: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of the newest results of each past: the weight of the failed ones, and of all."""
+    """Summed weights of the failures, and of all, among the newest results of each past."""
     n = len(low)
     failed, total = np.zeros(n), np.zeros(n)
     for i in range(n):

@@ -1,8 +1,8 @@
-"""Longest-prefix median: the median between the narrowest pair of prefixes that has been measured enough.
+"""Longest-prefix median: the median between the narrowest pair of prefixes with enough measurements.
 
-Addresses near each other in the address space are often near each other in the network: the idea behind
-King (Gummadi et al., "King: estimating latency between arbitrary Internet end hosts", IMW 2002) and
-iPlane's clustering by BGP atoms (Madhyastha et al., OSDI 2006), without their probes.
+Addresses that are close in the address space are often close in the network. This is the idea behind King
+(Gummadi et al., "King: estimating latency between arbitrary Internet end hosts", IMW 2002) and iPlane's
+clustering by BGP atoms (Madhyastha et al., OSDI 2006), here without their probes.
 """
 
 from typing import ClassVar
@@ -42,7 +42,7 @@ LADDER = (
     (_ANY, _ANY),
 )
 
-#: A median of fewer replies is not trusted, except on the widest rung.
+#: Least number of replies of a median that is used, except on the widest rung.
 _ENOUGH = 3
 
 
@@ -76,7 +76,7 @@ class Prefixes(PointMethod):
 
 
 def _keys(src: np.ndarray, dst: np.ndarray, rung: tuple[int, int]) -> np.ndarray:
-    """uint8 [n, 34]: both prefixes, and the IP version where nothing else tells it."""
+    """Keys of both prefixes, uint8 [n, 34]; they include the IP version."""
     ends = [
         prefixes_of(end, _IPV4_BITS[width], _IPV6_BITS[width])
         for end, width in zip((src, dst), rung, strict=True)

@@ -1,4 +1,4 @@
-"""Every simple method by name."""
+"""Registry of the simple methods by name."""
 
 import importlib.util
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from ping_llm.errors import UsageError
 from ping_llm.measurements.ids import Ids
 from ping_llm.splits.novelty import Novelty
 
-#: From what knows nothing to what knows most.
+#: Methods by name, from the one that uses the least information to those that use the most.
 BASELINES: dict[str, Callable[[], Method]] = {
     "global": Global,
     "by source": BySource,
@@ -43,7 +43,8 @@ BASELINES: dict[str, Callable[[], Method]] = {
     "pair last": partial(PairHistory, "last"),
 }
 
-#: The package that fits a method, or reads its weights, and the extra that brings it. Answers do without.
+#: Package that is needed to fit a method or to read its weights, and the extra that installs it. Answers do
+#: not need it.
 FITTED_BY = {
     "boosted": ("sklearn", "evaluate"),
     "embeddings": ("jax", "query"),
@@ -57,7 +58,7 @@ def make(name: str) -> Method:
 
 
 def full_name(name: str) -> str:
-    """The name of a method: `last` is short for `pair last`, and `by-source` is `by source`."""
+    """Return the full name of a method: `last` is short for `pair last`, `by-source` means `by source`."""
     spaced = name.strip().replace("-", " ")
     for candidate in (spaced, f"pair {spaced}"):
         if candidate in BASELINES:
@@ -66,13 +67,13 @@ def full_name(name: str) -> str:
 
 
 def usable() -> tuple[str, ...]:
-    """The methods whose packages are installed: some are fitted by scikit-learn or JAX."""
+    """Names of the methods whose packages are installed; some are fitted by scikit-learn or JAX."""
     missing = [name for name, (package, _) in FITTED_BY.items() if importlib.util.find_spec(package) is None]
     return tuple(name for name in BASELINES if name not in missing)
 
 
 def kept_classes() -> list[type]:
-    """The classes that a fitted method is made of, for `answer.state`."""
+    """Classes that fitted methods consist of, for `answer.state`."""
     return [
         Global, BySource, ByDestination, Prefixes, Vivaldi, Dmfsgd, Neighbours, Boosted, Embeddings,
         Relations, RelationsTuned, PairMatrix, PairHistory, Trees, Ends, Entries, FailureRates, Medians,

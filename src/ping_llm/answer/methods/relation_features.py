@@ -1,10 +1,10 @@
-"""What the method `relations` shows its network of each question: results that say something about the pair.
+"""Input of the network of the method `relations`: results that are informative about the pair of a question.
 
-A question is about a source and a destination. Shown are results of other sources to the destination (its
+A question is about a source and a destination. The input has results of other sources to the destination (its
 column of the matrix of pairs), of the source to other destinations (its row), of other sources to
-destinations near by address, and the pair's own newest. Beside the result stand numbers that say how its ends
-are related to those asked: the longest common prefix, and how far both agree on what both have measured. No
-number depends on an address itself, so the network can be trained on other data.
+destinations near by address, and the pair's own newest results. Each result comes with numbers that describe
+how its ends are related to those of the question: the longest common prefix, and how well both ends agree on
+shared measurements. No number depends on an address itself, so the network can be trained on other data.
 """
 
 import numpy as np
@@ -31,10 +31,10 @@ class PairMatrix:
     """The medians of all pairs that replied, by source and by destination.
 
     Attributes:
-      source, destination: int32 [pairs], numbers of the ends; value: float64, log RTT.
+      source, destination: int32 [pairs], numbers of the ends; `value`: float64 [pairs], log RTT.
     """
 
-    #: Made again from the pairs.
+    #: Not stored: computed again from the pairs.
     NOT_KEPT = ("rows", "columns")
 
     def __init__(self, replies: Columns):
@@ -75,7 +75,7 @@ def _side(ends: Ends, own: np.ndarray, other: np.ndarray, value: np.ndarray) -> 
 
 
 def of_matrix(side: Side, end: np.ndarray) -> Shown:
-    """All that the matrix has of each end; nothing of -1."""
+    """Show all results of each end in the matrix; none for -1."""
     at = np.maximum(end, 0)
     low = np.where(end >= 0, side.start[at], 0)
     high = np.where(end >= 0, side.start[np.minimum(at + 1, len(side.start) - 1)], 0)
@@ -86,10 +86,11 @@ def of_matrix(side: Side, end: np.ndarray) -> Shown:
 def features(
     matrix: PairMatrix, asked: Question, row: Shown, column: Shown, past: Ranges, time: np.ndarray
 ) -> Features:
-    """Of each question.
+    """Compute the features of each question.
 
     Args:
-      past: earlier replies of the pair; `time`: int64 [n], of the question, or NO_TIME.
+      row, column: results of the source, and to the destination, that may be shown.
+      past: earlier replies of the pair; `time`: int64 [n], time of the question, or NO_TIME.
     """
     count = len(asked.source)
     out = Features(

@@ -1,4 +1,4 @@
-"""Compiled: what the method `relations` shows its network of a question, from the matrix of known pairs."""
+"""Compiled features of a question for the network of `relations`, from the matrix of known pairs."""
 
 from typing import NamedTuple
 
@@ -8,26 +8,27 @@ from ping_llm.answer.methods.base import FLOOR_MS
 from ping_llm.compiled import kernel
 from ping_llm.measurements.columns import NO_TIME
 
-#: Results that are shown: of the column, of the row, near by address, of the pair.
+#: Number of results that are shown: of the column, of the row, near by address, of the pair.
 COLUMN, ROW, NEAR, PAIR = 24, 24, 12, 8
 SHOWN = COLUMN + ROW + NEAR + PAIR
-#: Numbers that describe a result, and a question.
+#: Number of features of a result, and of a question.
 RESULT, QUESTION = 26, 17
-#: Places of a result's numbers that the network's answer is made of.
+#: Indices of the features of a result that the centres of the network's answer are computed from.
 VALUE, SHIFT, SHIFT_MS = 4, 7, 10
-#: Log RTTs are stated less this: 40 ms.
+#: Log RTT that is subtracted from log RTTs: 40 ms.
 TYPICAL = 3.7
 
-#: Levels of `Ends` at which a common prefix counts: /8, /16, /24 (IPv6: /32, /48, /64).
+#: Number of levels of `Ends` at which common prefixes are compared: /8, /16, /24 (IPv6: /32, /48, /64).
 CLASSES = 3
-#: The mean absolute difference of log RTT that is expected of two ends with such a common prefix, if nothing
-#: else is known. It counts as one shared result.
+#: Expected mean absolute difference of log RTT between two ends, by common prefix (none, /8, /16, /24), if
+#: nothing else is known. It has the weight of one shared result.
 _EXPECTED = np.array([0.5, 0.4, 0.25, 0.1])
-#: At most so many results of a row or column are compared, and so many ends looked through.
+#: Limits: results of an end that are compared, and entries of a row or column that are searched. Longer lists
+#: are thinned out evenly.
 _COMPARED, _LOOKED_AT = 512, 2048
-#: Ends with a common prefix of each length, and results of each, that are looked at.
+#: Limits: ends with a common prefix of each length that are searched, and results of each.
 _NEAR_ENDS, _OF_NEAR_END = 6, 64
-#: Of the pair, so many newest replies are summed up.
+#: Number of newest replies of the pair that are summarised.
 _SUMMED = 32
 _DAY_US, _SECOND_US = 86_400e6, 1e6
 
@@ -38,8 +39,9 @@ class Side(NamedTuple):
     Attributes:
       other: int64, the number of the other end; `value`: float64, log RTT.
       total: float64 [ends], the sum of the values of each end.
-      prefixes: int32 [ends, LEVELS], as of `Ends`.
-      members, member_start: of each row of the prefixes' tables, the ends in it.
+      prefixes: int32 [ends, LEVELS], as in `Ends`.
+      members, member_start: the ends in each prefix, `members[member_start[i]:member_start[i + 1]]` for row i
+        of the prefix table.
     """
 
     start: np.ndarray
@@ -52,11 +54,13 @@ class Side(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """The own row or column of each question: entries `low:high` of the matrix, or of `other` and `value`.
+    """The entries of each question's row or column that may be shown.
+
+    They are entries `low:high` of the matrix, or of `other` and `value`.
 
     Attributes:
       own: bool [n], whether the entries are those of `other` and `value`.
-      hidden: bool [n], whether what the matrix has of the end itself must not be looked at.
+      hidden: bool [n], whether the results of the end in the matrix must not be used.
     """
 
     low: np.ndarray
@@ -68,7 +72,7 @@ class Shown(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Who is asked about: numbers of the ends (-1: not known) and rows of their prefixes."""
+    """The ends of each question: their numbers (-1: not known) and the rows of their prefixes."""
 
     source: np.ndarray
     destination: np.ndarray
@@ -77,7 +81,7 @@ class Question(NamedTuple):
 
 
 class Features(NamedTuple):
-    """What the network is shown: float32 [n, SHOWN, RESULT], bool [n, SHOWN], float32 [n, QUESTION]."""
+    """Input of the network: float32 [n, SHOWN, RESULT], bool [n, SHOWN], float32 [n, QUESTION]."""
 
     results: np.ndarray
     known: np.ndarray
@@ -86,7 +90,7 @@ class Features(NamedTuple):
 
 @kernel
 def _common(one: np.ndarray, other: np.ndarray) -> int:
-    """How much of two prefixes is the same: 0 (nothing) to 3 (a /24 or /64)."""
+    """Length class of the common prefix of two ends: 0 (none) to 3 (a /24 or /64)."""
     for level in range(CLASSES - 1, -1, -1):
         if one[level] == other[level]:
             return level + 1
@@ -95,15 +99,15 @@ def _common(one: np.ndarray, other: np.ndarray) -> int:
 
 @kernel
 def _agreement(own: np.ndarray, side: Side, end: int) -> tuple[int, float, float, float, float]:
-    """What an end's results say about an own row (or column), given as a dense array with NaN.
+    """Compare the results of an end with a question's row (or column), a dense array with NaN.
 
     Returns:
-      how many are shared; the sum of own minus theirs in log RTT, of its square, its absolute value, and
-      in ms.
+      the number of shared results, and sums over them: the difference (own minus theirs) in log RTT, its
+      square, its absolute value, and the difference in ms.
     """
     low, high = side.start[end], side.start[end + 1]
     step = 1 + (high - low) // _COMPARED
-    # Whole arrays: small devices run this without a compiler.
+    # Array operations, because small devices run this without a compiler.
     mine, theirs = own[side.other[low:high:step]], side.value[low:high:step]
     shared = ~np.isnan(mine)
     mine, theirs = mine[shared], theirs[shared]
@@ -117,7 +121,7 @@ def _keep(
     scores: np.ndarray, ends: np.ndarray, stats: np.ndarray, found: int, most: int,
     score: float, end: int, other: int, value: float, agreement: tuple[int, float, float, float, float],
 ) -> int:  # fmt: skip
-    """Put a result into a list of the `most` with the least scores. Returns how many it has then."""
+    """Insert a result into a list of the `most` results with the least scores; returns its new length."""
     if found == most and score >= scores[found - 1]:
         return found
     for place in range(found):
@@ -136,7 +140,7 @@ def _keep(
 
 @kernel
 def _mean_without(total: float, count: int, left_out: float, otherwise: float) -> tuple[float, int]:
-    """A mean without one of its values (NaN: none), and how many are left."""
+    """Mean without one of its values (NaN: none), or `otherwise` if none is left; and the number left."""
     if not np.isnan(left_out):
         total -= left_out
         count -= 1
@@ -148,11 +152,11 @@ def _describe(
     out: np.ndarray, kind: int, stats: np.ndarray, mean: float, count: int, overall: float,
     source_common: int, destination_common: int,
 ) -> None:  # fmt: skip
-    """The numbers of a result.
+    """Compute the features of a result.
 
     Args:
-      stats: its value and the agreement of the ends that differ.
-      mean, count: of the other results of the end that differs.
+      stats: its value, and the agreement of its end with that of the question, where they differ.
+      mean, count: mean and number of the other results of that end.
     """
     value, shared, total, square, absolute, linear = stats
     shift = total / (shared + 1.0)
@@ -163,7 +167,7 @@ def _describe(
     out[SHIFT] = shift
     out[8] = np.log1p(shared) / 3.0
     out[9] = (absolute + 0.5) / (shared + 1.0)
-    # As an RTT in ms that is so much longer or shorter, but not below 0.3 ms.
+    # The shift that the mean difference in ms makes in log RTT; the shifted RTT is at least 0.3 ms.
     out[SHIFT_MS] = np.log(max(np.exp(value) + linear / (shared + 1.0), 0.3)) - value
     out[11] = mean - overall
     out[12] = np.log1p(count) / 4.0
@@ -174,7 +178,7 @@ def _describe(
 
 @kernel
 def _fill(dense: np.ndarray, shown: Shown, side: Side, i: int, left_out: int) -> tuple[float, int]:
-    """The entries that are shown of question i, into a dense array of NaN; returns their sum and number."""
+    """Write the shown entries of question i to a dense array of NaN; returns their sum and number."""
     other, value = (shown.other, shown.value) if shown.own[i] else (side.other, side.value)
     low, high = shown.low[i], shown.high[i]
     dense[other[low:high]] = value[low:high]
@@ -194,7 +198,7 @@ def _empty(dense: np.ndarray, shown: Shown, side: Side, i: int) -> None:
 
 @kernel
 def _fill_whole(dense: np.ndarray, side: Side, end: int) -> None:
-    """All that the matrix has of an end, known or -1, into a dense array of NaN."""
+    """Write all results of an end in the matrix (-1: none) to a dense array of NaN."""
     if end >= 0:
         low, high = side.start[end], side.start[end + 1]
         dense[side.other[low:high]] = side.value[low:high]
@@ -208,7 +212,7 @@ def _empty_whole(dense: np.ndarray, side: Side, end: int) -> None:
 
 @kernel
 def _near(side: Side, prefixes: np.ndarray, itself: int, common: int, out: np.ndarray) -> int:
-    """Other ends with exactly so much in common, evenly drawn; returns how many."""
+    """Find other ends with exactly this class of common prefix, evenly spaced; returns their number."""
     table = prefixes[common - 1]
     low, high = side.member_start[table], side.member_start[table + 1]
     found = 0
@@ -226,20 +230,23 @@ def _show_side(
     own: np.ndarray, whole: np.ndarray, opposite: np.ndarray, side: Side, prefixes: np.ndarray, itself: int,
     overall: float, scores: np.ndarray, ends: np.ndarray, stats: np.ndarray, near: np.ndarray,
 ) -> float:  # fmt: skip
-    """Show the most related results of a column (kind 0) or a row (1), of ends other than the asked one.
+    """Show the most related results of a column (kind 0) or a row (1), of ends other than the question's.
+
+    The words in brackets are for a column, whose results come from other sources.
 
     Args:
-      shown, entries: what may be shown, of a column: by source.
-      own, whole: dense, what may be shown, and all that the matrix has.
-      opposite: dense, of a column: the row, which the ends of the column are compared by.
-      side: results of the ends that may be shown; `prefixes` and `itself` are of the end asked about.
+      shown, entries: the entries that may be shown (by source).
+      own, whole: dense arrays of the entries that may be shown, and of all in the matrix.
+      opposite: dense array that the ends are compared by (the row).
+      side: all results of the ends that may be shown (of the sources).
+      prefixes, itself: prefixes and number of the end of the question (its source).
 
     Returns:
-      by how much the results exceed what their ends have elsewhere, drawn to 0.
+      mean excess of the results over the means of their ends elsewhere, shrunk to 0.
     """
     first, most = (0, COLUMN) if kind == 0 else (COLUMN, ROW)
     found, effect, effects = 0, 0.0, 0
-    # Ends near by address are looked at however many there are.
+    # Ends near by address first, so that they are included even if the list is thinned out.
     for common in range(CLASSES, 0, -1):
         for j in range(_near(side, prefixes, itself, common, near)):
             value = own[near[j]]
@@ -311,7 +318,7 @@ def _overall(
     total: float, source: int, destination: int, row: bool, column: bool, cell: float, rows: Side,
     columns: Side,
 ) -> float:  # fmt: skip
-    """The mean of all pairs, whose sum is `total`, but the asked one, and but the hidden row and column."""
+    """Mean of all pairs, whose sum is `total`, without the queried pair and the hidden row and column."""
     count = len(rows.value)
     hidden = 0
     if source >= 0 and row:
@@ -379,7 +386,7 @@ def relate(
 def show_pair(
     low: np.ndarray, high: np.ndarray, rtt: np.ndarray, time: np.ndarray, now: np.ndarray, out: Features
 ) -> None:
-    """The pair's newest replies, rows low[i]:high[i], the last of which is the newest."""
+    """Show the newest replies of each pair, rows low[i]:high[i], of which the last is the newest."""
     for i in range(len(low)):
         count = high[i] - low[i]
         if not count:

@@ -1,12 +1,12 @@
-"""The network of the method `relations`: it reads related results, and says where the asked one lies.
+"""The network of the method `relations`: it reads related results and predicts the RTT of the queried pair.
 
-Each result becomes a vector, the question another. Three times, all results are read by attention into the
-question's vector, and each is changed by it: what agrees with the rest counts, what does not is doubted. Then
-every result says where the asked RTT lies as seen from it: a logistic distribution of log RTT, around its
-value moved by what the ends' agreement suggests. It counts as much as the network says, beside the others and
-beside fixed logistic distributions all over the scale. About 0.1M parameters.
+Each result becomes a vector, and the question another. In each of three rounds, the result vectors are
+updated by the question's vector, and then read into it by attention. So results that agree with the rest can
+gain weight, and others lose it. Then every result gives a logistic distribution of log RTT, around its value
+shifted by the agreement of the ends. The answer is the mixture of these and of fixed logistic distributions
+over the whole scale, with shares chosen by the network. It has about 0.1M parameters.
 
-It is trained by JAX. Answers need NumPy alone: `forward` takes either.
+It is trained with JAX. Answers need NumPy alone: `forward` works with either.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,26 +27,27 @@ from ping_llm.answer.methods.relation_kernels import (
 )
 from ping_llm.compiled import kernel
 
-#: Numbers of a vector, heads of an attention, rounds of reading.
+#: Size of a vector, heads of the attention, rounds of reading.
 WIDTH, HEADS, ROUNDS = 64, 8, 3
-#: Centres of the fixed distributions, in log RTT, 0.2 apart: 0.2 ms to 3 s. Their width is 0.4 of that.
+#: Centres of the fixed distributions, in log RTT, 0.2 apart, from 0.2 ms to 3 s; and their width, 0.4 of this
+#: step.
 CENTRES = np.linspace(-1.5, 8.0, 48).astype(np.float32)
 _FIXED_WIDTH = 0.4 * float(CENTRES[1] - CENTRES[0])
-#: Widths of the others, in log RTT, as exponents.
+#: Limits of the widths of the other distributions, in log RTT, as exponents of e.
 _NARROWEST, _WIDEST = -6.0, 1.5
-#: Weights below this are no part of a curve.
+#: Least share of a distribution that is included in a curve.
 _LEAST_SHARE = 1e-5
 
-#: AdamW.
+#: Learning rate, weight decay and warm-up steps of AdamW.
 _RATE, _DECAY, _WARM_UP = 2e-3, 0.02, 100
-#: A probability is never taken for less than this, so that no single result decides a step.
+#: Added to each probability in the loss, so that no single result dominates a step.
 _LEAST = 1e-5
 
 Weights = dict[str, np.ndarray]
 
 
 def initial(random: np.random.Generator) -> Weights:
-    """Random weights."""
+    """Make random weights."""
 
     def normal(rows: int, columns: int, scale: float = 1.0) -> np.ndarray:
         return random.normal(0, scale * rows**-0.5, (rows, columns)).astype(np.float32)
@@ -72,7 +73,7 @@ def initial(random: np.random.Generator) -> Weights:
 
 
 def check(weights: Weights) -> None:
-    """Refuse stored weights of other shapes, or that are not finite."""
+    """Refuse stored weights that have other shapes or are not finite."""
     wanted = initial(np.random.default_rng(0))
     if {name: part.shape for name, part in weights.items()} != {k: part.shape for k, part in wanted.items()}:
         raise ValueError("the weights of the relations do not have the right shapes")
@@ -83,10 +84,12 @@ def check(weights: Weights) -> None:
 def forward(
     xp: Any, matmul: Callable[..., Any], weights: Any, results: Any, known: Any, question: Any
 ) -> tuple[Any, Any]:
-    """What each result says, [n, SHOWN, 5], and the logits of the fixed distributions, [n, CENTRES].
+    """Return the output for each result, [n, SHOWN, 5], and logits of the fixed distributions, [n, CENTRES].
+
+    The output for a result is a logit, the factors of SHIFT and SHIFT_MS, a further shift, and a log width.
 
     Args:
-      xp: numpy or jax.numpy; `matmul`: of a matrix and a matrix.
+      xp: numpy or jax.numpy; `matmul`: product of two matrices.
     """
     count, most, _ = results.shape
 
@@ -106,7 +109,7 @@ def forward(
         near = xp.where(known[..., None], each(said, f"{number} attend"), -1e9)
         top = xp.maximum(near.max(axis=1, keepdims=True), 0.0)
         share = xp.exp(near - top) * known[..., None]
-        # One more place, of weight exp(0), stands for nothing.
+        # An additional empty place of weight exp(0), so that the shares may sum to less than 1.
         share = share / (share.sum(axis=1, keepdims=True) + xp.exp(-top))
         read = each(said, f"{number} read").reshape(count, most, HEADS, WIDTH // HEADS)
         pooled = (share[..., None] * read).sum(axis=1).reshape(count, WIDTH)
@@ -124,7 +127,7 @@ def forward(
 def mixture(
     xp: Any, matmul: Callable[..., Any], weights: Any, results: Any, known: Any, question: Any
 ) -> tuple[Any, Any, Any]:
-    """Shares, centres and widths of logistic distributions of log RTT, [n, SHOWN + CENTRES] each."""
+    """Return shares, centres and widths of logistic distributions of log RTT, [n, SHOWN + CENTRES] each."""
     said, fixed = forward(xp, matmul, weights, results, known, question)
     moved = results[..., SHIFT] * said[..., 1] + results[..., SHIFT_MS] * said[..., 2] + said[..., 3]
     centre = results[..., VALUE] + TYPICAL + moved
@@ -147,7 +150,7 @@ def _normal(xp: Any, x: Any) -> Any:
 
 
 def curves(weights: Weights, shown: Features, logs: np.ndarray) -> np.ndarray:
-    """P(log RTT below each of `logs`), float64 [n, logs]; a question's do not depend on the others'."""
+    """P(log RTT below each of `logs`), float64 [n, logs]; a question's values do not depend on the others."""
     shares, centres, widths = mixture(np, dense, weights, *shown)
     out: np.ndarray = _curves(*(part.astype(np.float64) for part in (shares, centres, widths)), logs)
     return out
@@ -179,11 +182,11 @@ def train(
     weights: Weights, batches: Iterator[Batch], steps: int, rate: float = _RATE,
     tell: Callable[[int, float], None] | None = None,
 ) -> Weights:  # fmt: skip
-    """The weights after so many steps.
+    """Train for `steps` steps; returns the weights.
 
     Args:
-      batches: questions, and both ends of the millisecond of each result in log RTT.
-      tell: is called after each step with its number and mean bits.
+      batches: questions, and both ends of each result's millisecond bin, in log RTT.
+      tell: callback that gets the number of each step and its mean bits.
     """
     import jax
 
@@ -198,7 +201,7 @@ def train(
 
 @cache
 def _step() -> Callable[..., Any]:
-    """One step of AdamW on the bits of the results. The rate rises for 100 steps, and falls after 40 %."""
+    """Step of AdamW on the bits of the results. The rate rises for 100 steps, and falls after 40 % of all."""
     import jax
     import jax.numpy as jnp
 

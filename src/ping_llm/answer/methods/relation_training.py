@@ -1,7 +1,7 @@
-"""Questions that the network of `relations` learns from: about random parts of studies.
+"""Training questions for the network of `relations`, about random parts of studies.
 
-Each question is asked about a part of a study: some of its sources, destinations and pairs, all RTTs
-multiplied by a random number. It is of one of five kinds, and of what is new in it, only a few other results
+Each question is about a part of a study: some of its sources, destinations and pairs, often with all RTTs
+scaled and warped by random numbers. It is of one of five kinds, and only a few other results of its new ends
 are shown.
 """
 
@@ -18,15 +18,16 @@ from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History, Ranges
 from ping_llm.measurements.ids import Ids
 
-#: New pair, new source, new destination, both new, known pair; and how often each is asked.
+#: Shares of the kinds of questions: new pair, new source, new destination, both new, known pair.
 KINDS = (0.28, 0.26, 0.18, 0.05, 0.23)
-#: How many results of a new source, and of a new destination, are known; of a pair, how many at most.
+#: Numbers of known results of a new source and of a new destination, and limits of those of a known pair; one
+#: is drawn at random.
 OF_NEW_SOURCE, OF_NEW_DESTINATION = (0, 0, 1, 2, 3, 5, 10, 30), (0, 0, 0, 1, 2, 3, 10, 10)
 OF_PAIR = (1, 2, 4, 8, 64, 1000)
-#: How often a part of a study is mirrored (sources become destinations), its RTTs are scaled and warped, and
-#: some results are not shown.
+#: Probabilities that a part of a study is mirrored (sources become destinations), that its RTTs are scaled
+#: and warped, and that some results of a question are not shown.
 MIRRORED, WARPED, DROPPED = 0.25, 0.7, 0.3
-#: Of a part of a study: most measurements, most questions, and fewest replies.
+#: Limits of a part of a study: largest number of measurements and of questions, least number of replies.
 MOST, ASKED, FEWEST = 60_000, 192, 8
 BATCH = 128
 
@@ -35,7 +36,7 @@ Pool = tuple[Features, np.ndarray]
 
 
 def pool(studies: Sequence[Columns], count: int, random: np.random.Generator) -> Pool:
-    """At least so many questions, and their results."""
+    """Make at least `count` questions, and their results."""
     ends = [(Ids(study.src).of_rows, Ids(study.dst).of_rows) for study in studies]
     parts: list[Pool] = []
     made = 0
@@ -52,7 +53,11 @@ def pool(studies: Sequence[Columns], count: int, random: np.random.Generator) ->
 def part_of(
     study: Columns, source: np.ndarray, destination: np.ndarray, random: np.random.Generator
 ) -> Columns:
-    """The replies of some sources and destinations, and of those of some pairs."""
+    """Draw a part of a study: replies of random sources and destinations, and of these of random pairs.
+
+    Args:
+      source, destination: number of each measurement's ends.
+    """
     sources, destinations = int(source.max()) + 1, int(destination.max()) + 1
     chosen = random.random(sources)[source] < _share(random, 0.35, 6 / sources)
     chosen &= random.random(destinations)[destination] < _share(random, 0.35, 4 / destinations)
@@ -73,12 +78,12 @@ def part_of(
 
 
 def _share(random: np.random.Generator, everything: float, least: float) -> float:
-    """1 with a probability of `everything`, else log-uniform from `least` to 1."""
+    """Draw a share: 1 with probability `everything`, else log-uniform from `least` to 1."""
     return 1.0 if random.random() < everything else float(np.exp(random.uniform(np.log(min(least, 1.0)), 0)))
 
 
 def questions(replies: Columns, random: np.random.Generator) -> Pool:
-    """Some of these replies as questions of all kinds; busy pairs by the root of their measurements."""
+    """Draw questions of all kinds from replies; a pair is drawn in proportion to the root of its replies."""
     matrix = PairMatrix(replies)
     of_source, of_destination = (ids.levels[-1].of_rows for ids in (matrix.sources, matrix.destinations))
     _, of_pair, size = np.unique(
@@ -106,7 +111,13 @@ def some(
     side: Side, end: np.ndarray, asked: np.ndarray, new: np.ndarray, counts: Sequence[int],
     random: np.random.Generator,
 ) -> Shown:  # fmt: skip
-    """Everything of known ends; of new ones a few results, without the one that is asked about."""
+    """Show all results of known ends, and a few random ones of new ends, without the queried pair.
+
+    Args:
+      end, asked: number of the end, and of the other end of the question.
+      new: bool [n], whether the end counts as new.
+      counts: numbers of results of a new end, drawn at random.
+    """
     low, high, others, values = side.start[end].copy(), side.start[end + 1].copy(), [], []
     start = 0
     for i in np.flatnonzero(new).tolist():
@@ -122,7 +133,11 @@ def some(
 
 
 def batches(pools: Sequence[Pool], shares: Sequence[float], random: np.random.Generator) -> Iterator[Batch]:
-    """Never ends."""
+    """Yield batches of random questions, without end.
+
+    Args:
+      shares: relative shares of the pools in a batch.
+    """
     chance = np.array(shares) / np.sum(shares)
     while True:
         parts = []

@@ -1,12 +1,12 @@
 """Relations: a small network, trained on other data, that reads the results most related to a question.
 
-It has learned what follows from results of other sources to the destination, of the source to other
-destinations, of ends near by address, and of the pair itself, as far as other studies bear that out. It knows
-no address, so nothing of it has to be fitted: `fit` is to index the measurements.
+It has learned from other studies how to use results of other sources to the destination, of the source to
+other destinations, of ends near by address, and of the pair itself. It has no parameters for addresses, so it
+needs no fitting: `fit` indexes the measurements.
 
-As TabPFN does for tables (Hollmann et al., "Accurate predictions on small data with a tabular foundation
-model", Nature 2025), and inductive matrix completion for graphs (Zhang and Chen, "Inductive matrix completion
-based on graph neural networks", ICLR 2020).
+The approach is that of TabPFN for tables (Hollmann et al., "Accurate predictions on small data with a tabular
+foundation model", Nature 2025), and of inductive matrix completion for graphs (Zhang and Chen, "Inductive
+matrix completion based on graph neural networks", ICLR 2020).
 """
 
 from functools import cache
@@ -26,12 +26,12 @@ from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.model.packaged import RELATIONS, packaged
 
-#: Its name.
+#: Name of the method.
 RELATED = "relations"
 
 #: Share of the marginal in every answer, which bounds the cost of an unexpected result.
 _BACKGROUND = 0.005
-#: How far back the newest results of a source that is not known are looked for, and of how many destinations.
+#: Limits for a source that is not known: newest results that are searched, and destinations that are shown.
 _LOOK_BACK, _MOST = 512, 64
 
 _LOGS = np.log(GRID + FLOOR_MS)
@@ -58,7 +58,7 @@ class Relations(Method):
         return RttDistributions(np.broadcast_to(GRID, levels.shape), levels, failure)
 
     def features(self, queries: Queries, context: History) -> Features:
-        """What the network is shown."""
+        """Return the input of the network for each query."""
         matrix = self._matrix
         source, destination = matrix.sources.find(queries.src), matrix.destinations.find(queries.dst)
         asked = Question(
@@ -71,13 +71,13 @@ class Relations(Method):
         )
 
     def check(self) -> None:
-        """Refuse stored values that do not belong together."""
+        """Refuse stored values that do not fit together."""
         network.check(self._weights)
         if self._background.shape != GRID.shape:
             raise ValueError("the marginal is not on the grid")
 
     def _look_back(self, queries: Queries, context: History, source: np.ndarray, known: Shown) -> Shown:
-        """The rows, with the newest results of sources that are not known, one of each destination."""
+        """Add the newest results of sources that are not known to the rows, one per destination."""
         new = np.flatnonzero(source < 0)
         past = context.of_source(queries)
         nobody = np.full(len(new), -1, np.int64)
@@ -93,7 +93,7 @@ class Relations(Method):
 
 @cache
 def packaged_weights() -> Weights:
-    """Those in the package."""
+    """Load the weights in the package."""
     from safetensors.numpy import load_file
 
     return load_file(packaged() / RELATIONS)

@@ -1,7 +1,7 @@
 """Vivaldi with height: nodes in a Euclidean space, each behind an access link of some length.
 
-The predicted RTT is the distance between two nodes plus both heights. Nodes are pushed and pulled by each
-measurement as by a spring, by steps that adapt to how sure both ends are.
+The predicted RTT is the distance between two nodes plus both heights. Each measurement moves nodes as a
+spring would, in steps that adapt to the estimated errors of both ends.
 """
 
 from typing import ClassVar
@@ -14,15 +14,16 @@ from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids
 
-#: The paper's gains c_e = c_c, and its choice of two dimensions and a height; three are as good or better.
+#: The paper's gains c_e = c_c, and the number of dimensions beside the height. The paper chooses two; three
+#: are as good or better.
 GAIN = 0.25
 DIMENSIONS = 3
 SMALLEST_HEIGHT_MS = 0.1
 
-#: Steps in training: passes over the data until about this many have been made, the last with smaller gains.
+#: Approximate number of training steps, in whole passes over the data; the last passes have smaller gains.
 STEPS = 3_000_000
 
-#: A new source is placed by at most this many of its newest measurements, gone through this often.
+#: Largest number of newest measurements that a new source is placed by, and number of passes over them.
 FOLD_IN_MEASUREMENTS = 64
 FOLD_IN_PASSES = 20
 
@@ -41,7 +42,7 @@ class Vivaldi(PointMethod):
     def learn(self, train: Columns) -> None:
         replies = train.take(train.replied)
         self._medians = Medians(replies)
-        # A host that is a source here and a destination there is one node.
+        # A host that is both a source and a destination is one node.
         self.nodes = Ids(np.concatenate([replies.src, replies.dst]))
         src, dst = np.split(self.nodes.of_rows, 2)
         random = np.random.default_rng(self._seed)
@@ -50,7 +51,7 @@ class Vivaldi(PointMethod):
         self.error = np.ones(len(self.nodes))
         passes = int(np.clip(self._steps // max(len(replies), 1), 3, 300))
         for number in range(passes):
-            # The paper's constant gain for two thirds of the passes, then down to a tenth to settle.
+            # The paper's constant gain for two thirds of the passes, then falling to a tenth, to converge.
             late = max(0.0, number / passes - 2 / 3) * 3
             vivaldi_train(
                 self.at, self.height, self.error, src, dst, replies.rtt,
@@ -58,7 +59,7 @@ class Vivaldi(PointMethod):
             )  # fmt: skip
 
     def check(self) -> None:
-        """Refuse stored coordinates that are not those of the nodes."""
+        """Refuse stored coordinates whose shapes do not match the nodes."""
         if self.at.shape != (len(self.nodes), self._dimensions) or not (
             self.height.shape == self.error.shape == (len(self.nodes),)
         ):
@@ -116,14 +117,14 @@ def vivaldi_move(
     gain: float,
     smallest_height: float,
 ) -> tuple[float, float]:
-    """One adaptive step of a node to where `rtt` from `other` puts it; returns its new height and error."""
+    """Move a node one adaptive step towards the distance `rtt` from `other`; returns its height and error."""
     predicted = distance(at, other, height, other_height)
     weight = error / max(error + other_error, 1e-9)
     sample = abs(predicted - rtt) / max(rtt, 0.1)
     new_error = sample * gain * weight + error * (1.0 - gain * weight)
     force = gain * weight * (rtt - predicted)
-    # With heights the direction from the other node has the length of the whole path: coordinates take the
-    # share of the force that they have of the predicted RTT, heights the rest.
+    # With heights, the vector from the other node has the length of the whole path. So coordinates take their
+    # share of the predicted RTT from the force, and the height takes the rest.
     if predicted > 1e-6:
         for d in range(len(at)):
             at[d] += force * (at[d] - other[d]) / predicted
@@ -143,7 +144,7 @@ def vivaldi_train(
     gain: float,
     smallest_height: float,
 ) -> None:
-    """Go through the measurements once in the given order; both ends of each move."""
+    """Make one pass over the measurements in the given order, moving both ends of each."""
     for i in order:
         s, d = src[i], dst[i]
         before, before_height, before_error = at[s].copy(), height[s], error[s]
@@ -170,7 +171,7 @@ def vivaldi_fold_in(
     smallest_height: float,
     passes: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Place one new node for each query by its measurements node[low:high], everything else at rest."""
+    """Place one new node per query by its measurements node[low:high]; all other nodes stay fixed."""
     n, dims = len(low), at.shape[1]
     placed, placed_height = np.empty((n, dims)), np.empty(n)
     for i in range(n):
