@@ -14,6 +14,7 @@ from ping_llm.answer.model import Model
 from ping_llm.answer.report import result_values, results
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.times import moment_text
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def text(packed: np.ndarray) -> str:
 
 def body_of(columns: Columns, index: int) -> dict:
     ends = {"src": text(columns.src[index]), "dst": text(columns.dst[index])}
-    return ends | {"at": show.moment_text(int(columns.time[index]))}
+    return ends | {"at": moment_text(int(columns.time[index]))}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def shared_network(known: Columns) -> tuple[str, str]:
         mine = ipv4.take(ipv4.src[:, 12] == byte)
         first = np.argmax((mine.src == mine.src[-1]).all(axis=1))
         if mine.time[first] > mine.time[0]:
-            return f"{byte}.0.0.0/8", show.moment_text(int(mine.time[first]))
+            return f"{byte}.0.0.0/8", moment_text(int(mine.time[first]))
     raise AssertionError("no network has two sources")
 
 

@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import whole_file, write_json
 from ping_llm.measurements.columns import NO_TIME
+from ping_llm.measurements.schema import DAY_US
 from ping_llm.model.packaged import base_folder
 from ping_llm.progress import Progress
 from ping_llm.spark_session import each_on_spark
 
-_DAY_US = 86_400_000_000
 #: Folder name for rows without a time, which Hive, Spark, DuckDB and Arrow read as null.
 _NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 
@@ -162,7 +162,7 @@ def _opened(job: Job) -> tuple[Any, Any, list[Unit]]:
 
 def units_of(times: np.ndarray, part_rows: int | None) -> list[Unit]:
     """Divide the rows by day and part, in input order within a day; rows without a time come last."""
-    days = np.where(times == NO_TIME, np.iinfo(np.int64).max, times // _DAY_US)
+    days = np.where(times == NO_TIME, np.iinfo(np.int64).max, times // DAY_US)
     order = np.argsort(days, kind="stable")
     names, begins = np.unique(days[order], return_index=True)
     units = []

@@ -10,9 +10,9 @@ import numpy as np
 from ping_llm.answer.conditions import COLUMNS, NO_CONDITIONS, Conditions, array_of
 from ping_llm.errors import UsageError
 from ping_llm.interchange import Table, is_table
-from ping_llm.measurements.addresses import Prefix, pack_one, parse_prefix, unnamed, unpack_one
+from ping_llm.measurements.addresses import Prefix, is_ipv4, pack_one, parse_prefix, unnamed, unpack_one
 from ping_llm.measurements.columns import Columns
-from ping_llm.measurements.schema import END_TIME, MIN_TIME, Measurement
+from ping_llm.measurements.schema import END_TIME, MAX_RTT_MS, MIN_TIME, Measurement, is_rtt
 
 _MICROSECONDS = 1_000_000
 _LAST_SECOND = int(END_TIME.timestamp())
@@ -96,13 +96,23 @@ class Context:
 
             return context_of_table(measurements)
         assert isinstance(measurements, Sequence)
-        packed = [
-            np.frombuffer(b"".join(map(pack_one, texts)), np.uint8).reshape(-1, 16)
-            for texts in ([m.src_addr for m in measurements], [m.dst_addr for m in measurements])
-        ]
+        try:
+            packed = [
+                np.frombuffer(b"".join(map(pack_one, texts)), np.uint8).reshape(-1, 16)
+                for texts in ([m.src_addr for m in measurements], [m.dst_addr for m in measurements])
+            ]
+        except ValueError as error:
+            raise UsageError(f"a measurement of the context: {error}") from None
         time = np.array([microseconds_of(m.event_time) for m in measurements], np.int64)
         also = {name: array_of(name, [getattr(m, name) for m in measurements]) for name in COLUMNS.values()}
         rtt = np.array([m.rtt for m in measurements], np.float64)
+        wrong = np.flatnonzero(~is_rtt(rtt) | (is_ipv4(packed[0]) != is_ipv4(packed[1])))
+        if len(wrong):
+            one = measurements[wrong[0]]
+            raise UsageError(
+                f"measurement {wrong[0]} of the context: rtt {one.rtt} must be -1 (no reply) or 0 to "
+                f"{MAX_RTT_MS:,.0f} ms, and {one.src_addr} and {one.dst_addr} of the same IP version"
+            )
         return cls.of(packed[0], packed[1], time, rtt, also=also)
 
     @classmethod

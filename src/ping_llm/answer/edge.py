@@ -20,9 +20,9 @@ from ping_llm.answer.rtt_model import RttModel
 from ping_llm.answer.stack import FOLDER, Stack
 from ping_llm.errors import PingError
 from ping_llm.files import read_object
-from ping_llm.measurements.addresses import pack_one
+from ping_llm.measurements.addresses import is_ipv4_one, pack_one
 from ping_llm.measurements.columns import NO_TIME
-from ping_llm.measurements.schema import MAX_RTT_MS, NO_REPLY
+from ping_llm.measurements.schema import MAX_RTT_MS, is_rtt
 from ping_llm.model.config import ModelConfig
 from ping_llm.model.edge import GRAPH, INT8_GRAPH, EdgeEngine
 from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RttEncoding, rtt_encoding
@@ -93,8 +93,10 @@ def read_context(path: Path) -> Context:
             for row in rows:
                 try:
                     ends = pack_one(row["src_addr"]), pack_one(row["dst_addr"])
+                    if is_ipv4_one(ends[0]) != is_ipv4_one(ends[1]):
+                        raise ValueError("src_addr and dst_addr are not of the same IP version")
                     result = float(row["rtt"])
-                    if not (result == NO_REPLY or 0 <= result <= MAX_RTT_MS):
+                    if not is_rtt(result):
                         raise ValueError(f"rtt {result} is neither -1 (no reply) nor 0 to {MAX_RTT_MS:g} ms")
                     when = row.get("event_time")
                     time.append(as_microseconds(when) if when else NO_TIME)

@@ -16,9 +16,9 @@ from ping_llm.answer.answering import RttAnswer
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.past import Data
-from ping_llm.answer.show import moment_text
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import Prefix, unpack_one
+from ping_llm.measurements.times import moment_text
 
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model

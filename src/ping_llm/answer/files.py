@@ -13,7 +13,7 @@ from ping_llm.answer.context import Question
 from ping_llm.errors import PingError, UsageError
 from ping_llm.measurements import addresses
 from ping_llm.measurements.columns import Columns
-from ping_llm.measurements.schema import END_TIME_US, MAX_RTT_MS, NO_REPLY
+from ping_llm.measurements.schema import END_TIME_US, MAX_RTT_MS, is_rtt
 from ping_llm.rows.manifest import MANIFEST_FILE
 
 #: Returns the location of a row of a table, for messages.
@@ -159,12 +159,13 @@ def _times(given: dict[str, pa.Array], place: Place, count: int) -> np.ndarray:
 def _rtts(given: dict[str, pa.Array], place: Place, count: int, needed: bool) -> np.ndarray:
     """RTTs in ms; NaN: unknown."""
     from ping_llm.ingest import arrays
-    from ping_llm.measurements.rules import BAD
+    from ping_llm.measurements.rules import BAD, MISSING
 
     if "rtt" not in given:
         return np.full(count, np.nan)
     rtt, state = arrays.floats(given["rtt"])
-    bad = (state == BAD) | (needed & ~((rtt >= 0) & (rtt <= MAX_RTT_MS) | (rtt == NO_REPLY)))
+    known = (state != MISSING) & ~np.isnan(rtt)
+    bad = (state == BAD) | (known & ~is_rtt(rtt)) | (needed & ~known)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         value = given["rtt"][row]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ping_llm.answer.past import Data
-from ping_llm.answer.show import moment_text
-from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix, is_ipv4, unpack
+from ping_llm.measurements.addresses import Prefix, is_ipv4, is_ipv4_one, unpack
 from ping_llm.measurements.ids import hashed
+from ping_llm.measurements.times import moment_text
 
 #: Largest number of measurements read to find the destinations; reading them takes 2 s. Rows are ordered by a
 #: hash of their source, so the first ones are a fair sample.
@@ -121,4 +121,4 @@ class EndsOfData:
 
 def network_of(packed: bytes) -> Prefix:
     """Prefix by which tables group an address: /16 of IPv4, /32 of IPv6."""
-    return Prefix.of(np.frombuffer(packed, np.uint8), 2 if packed[:12] == MAPPED_PREFIX else 4)
+    return Prefix.of(np.frombuffer(packed, np.uint8), 2 if is_ipv4_one(packed) else 4)

@@ -15,9 +15,10 @@ from ping_llm.answer.explain import Explanation
 from ping_llm.answer.generate import Generated
 from ping_llm.answer.plan import Plan
 from ping_llm.answer.rank import Ranking
-from ping_llm.answer.show import LAST_SECOND, bar_edges, ms, percent, time_text
+from ping_llm.answer.show import bar_edges, ms, percent
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.measurements.times import LAST_SECOND, time_text
 from ping_llm.pages import tidy_figure
 
 _BLUE, _RED, _GREY = "#4878a8", "#c05030", "0.45"

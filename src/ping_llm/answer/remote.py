@@ -39,6 +39,7 @@ from ping_llm.interchange import Table, is_table, to_arrow
 from ping_llm.measurements.addresses import Prefix, parse_prefix, unpack
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.schema import Measurement
+from ping_llm.measurements.times import moment_text
 
 #: Environment variable with the token, where no file is given.
 TOKEN_VARIABLE = "PING_LLM_TOKEN"
@@ -347,17 +348,13 @@ def _moment(at: Time | None) -> str | int | float | None:
     return at.isoformat() if isinstance(at, datetime) else at
 
 
-def _iso(micros: int) -> str:
-    return str(np.datetime64(micros, "us")) + "Z"
-
-
 def _question_values(question: Question) -> dict[str, Any]:
     if question.dst is None:
         raise UsageError("an rtt question must have a destination")
     values: dict[str, Any] = {"src": str(question.src), "dst": str(question.dst)}
     values |= question.conditions.stated
     if question.time is not None:
-        values["at"] = _iso(question.time)
+        values["at"] = moment_text(question.time)
     if question.context is not None:
         values["context"] = _measurement_values(question.context.columns())
     return values
@@ -374,7 +371,8 @@ def _context_values(known: Known | None) -> list[dict[str, Any]] | None:
 def _measurement_values(columns: Columns) -> list[dict[str, Any]]:
     ends = zip(unpack(columns.src).to_pylist(), unpack(columns.dst).to_pylist(), strict=True)
     values = [
-        {"src_addr": src, "dst_addr": dst, "rtt": rtt} | ({} if time < 0 else {"event_time": _iso(time)})
+        {"src_addr": src, "dst_addr": dst, "rtt": rtt}
+        | ({} if time < 0 else {"event_time": moment_text(time)})
         for (src, dst), rtt, time in zip(ends, columns.rtt.tolist(), columns.time.tolist(), strict=True)
     ]
     for name, column in columns.optional().items():

@@ -19,13 +19,13 @@ from ping_llm.answer.files import Given, read_columns, to_columns
 from ping_llm.answer.pictures import anomalies_picture, scores_picture
 from ping_llm.answer.questions import NAMES as KIND_NAMES
 from ping_llm.answer.score import NAMES, Scored
-from ping_llm.answer.show import moment_text
 from ping_llm.answer.stack import CHUNK, joined
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import hashed
 from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.measurements.times import moment_text
 from ping_llm.progress import Progress
 from ping_llm.tables import print_json, table
 from ping_llm.tokens.statement import whole

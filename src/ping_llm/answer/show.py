@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from ping_llm.answer.conditions import COLUMNS
 from ping_llm.answer.distribution import RttDistribution, RttDistributions
 from ping_llm.answer.results import Completions, Inverse, RttAnswer
 from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.measurements.times import moment_text, time_text
 from ping_llm.tables import counted, table
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 #: The end of the year 9999.
-LAST_SECOND = int(datetime.max.replace(tzinfo=UTC).timestamp())
 _BARS = 14
 _WIDTH = 40
 _BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -320,16 +319,3 @@ def ms(value: float) -> str:
 
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share >= 0.001 or share == 0 else "< 0.1 %"
-
-
-def moment_text(micros: int) -> str:
-    """Format µs since 1970 as ISO 8601, with a fraction only if it is not zero."""
-    seconds, fraction = divmod(micros, 1_000_000)
-    text = time_text(seconds)
-    return text if not fraction else f"{text.removesuffix('Z')}.{fraction:06d}Z"
-
-
-def time_text(seconds: int) -> str:
-    if seconds >= LAST_SECOND:  # eight bytes can hold times beyond the calendar
-        return f"{seconds} s"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

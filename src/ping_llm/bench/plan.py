@@ -22,7 +22,7 @@ from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.measurements.parquet import read_measurements
-from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.measurements.schema import HOUR_US, NO_REPLY
 from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.write import simulate
 from ping_llm.splits.holdout import SplitOptions
@@ -101,9 +101,9 @@ def simulated(sources: int, destinations: int, seed: int) -> tuple[Model, Replay
     src = np.repeat(world.sources[probes], destinations, axis=0)
     targets = np.concatenate([random.choice(world.targets, destinations, replace=False) for _ in probes])
     dst = world.destinations[2 * targets]
-    start = int(train.time.max()) + 3_600_000_000
+    start = int(train.time.max()) + HOUR_US
     drawn = []
-    for later in (0, 3_600_000_000):
+    for later in (0, HOUR_US):
         time = np.full(len(src), start + later, np.int64)
         rtt = world.truth(src, dst, time).quantile(random.random(len(src)))
         drawn.append(Columns(time, src, dst, rtt))

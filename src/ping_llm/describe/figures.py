@@ -18,7 +18,8 @@ from ping_llm.compiled import kernel
 from ping_llm.measurements.addresses import Prefix, pack
 from ping_llm.measurements.parquet import ParquetInput
 from ping_llm.measurements.places import Place, Places
-from ping_llm.measurements.schema import KINDS, PING
+from ping_llm.measurements.schema import DAY_US, KINDS, PING
+from ping_llm.measurements.times import time_text
 from ping_llm.tables import table
 
 #: Gaps are counted by the second up to a day, beyond in steps of 1 %.
@@ -114,7 +115,6 @@ OTHER_PERCENTILES = (1, 10, 25, 50, 75, 90, 99)
 RTT_EDGES = 10 ** np.linspace(-3, 7, 401)
 
 _BATCH_ROWS = 1 << 17
-_DAY_US = 86_400 * 10**6
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ def measure(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> Figure
     gap_count = int(runs.gaps.sum())
     summary = {
         "rows": rows,
-        "first_time": _iso(totals["first"]),
-        "last_time": _iso(totals["last"]),
+        "first_time": time_text(totals["first"] // 1_000_000),
+        "last_time": time_text(totals["last"] // 1_000_000),
         "ipv4": rows - totals["ipv6"],
         "ipv6": totals["ipv6"],
         "failed": totals["failed"],
@@ -160,7 +160,7 @@ def measure(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> Figure
             **({"max": runs.longest_gap_us / 1e6} if gap_count else {}),
         },
         "days_with_data": len(days),
-        "days_in_span": totals["last"] // _DAY_US - totals["first"] // _DAY_US + 1,
+        "days_in_span": totals["last"] // DAY_US - totals["first"] // DAY_US + 1,
         "days": days,
         "hours_utc": hours,
     }
@@ -225,7 +225,7 @@ def _runs(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> Runs:
 def _days(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> list[dict[str, Any]]:
     query = f"""
         SELECT day, sum(n)::BIGINT, sum(failed)::BIGINT, count(*) FROM (
-          SELECT epoch_us(event_time) // {_DAY_US} AS day, hash(src_addr) AS k, count(*) AS n,
+          SELECT epoch_us(event_time) // {DAY_US} AS day, hash(src_addr) AS k, count(*) AS n,
             count(*) FILTER (rtt = -1) AS failed FROM {data.scan} GROUP BY day, k)
         GROUP BY day ORDER BY day"""
     return [
@@ -246,10 +246,6 @@ def _hours(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> list[di
 
 def _named(percentiles: tuple[float, ...], values: list) -> dict[str, Any]:
     return {f"p{p:g}": value for p, value in zip(percentiles, values, strict=False)}
-
-
-def _iso(microseconds: int) -> str:
-    return f"{np.datetime64(microseconds, 'us').astype('datetime64[s]')}Z"
 
 
 #: RTTs are counted in steps of 1 % from 1 µs on, so a median is exact to that.

@@ -16,7 +16,6 @@ from ping_llm.answer.base import BaseModel
 from ping_llm.answer.methods.base import Answering
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.model import Model
-from ping_llm.answer.show import moment_text
 from ping_llm.answer.stack import CHUNK
 from ping_llm.errors import UsageError
 from ping_llm.evaluate import report
@@ -32,6 +31,7 @@ from ping_llm.locks import only_writer
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.measurements.times import moment_text
 from ping_llm.model import export
 from ping_llm.model.packaged import base_folder
 from ping_llm.progress import Progress

@@ -21,7 +21,7 @@ from ping_llm.files import whole_file
 from ping_llm.measurements import addresses
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
-from ping_llm.measurements.schema import KINDS
+from ping_llm.measurements.schema import HOUR_US, KINDS
 
 #: Quantiles that are stored of every answer: the median and the ends of the 90, 80 and 50 % intervals.
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
@@ -146,7 +146,7 @@ def strata(scores: Scores, test: Columns) -> dict:
     Also by kind of measurement, where there is more than one.
     """
     ipv4 = addresses.is_ipv4(test.src)
-    hour = (test.time // 3_600_000_000) % 24
+    hour = (test.time // HOUR_US) % 24
     step = np.searchsorted(RTT_RANGES, np.maximum(test.rtt, 0), side="right") - 1
     names = [f"{a}–{b} ms" for a, b in pairwise(RTT_RANGES)]
     names.append(f"{RTT_RANGES[-1]} ms and more")

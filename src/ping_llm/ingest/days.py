@@ -26,10 +26,8 @@ from ping_llm.ingest.parts import PART, REJECTS
 from ping_llm.ingest.workers import Group, Written
 from ping_llm.measurements import addresses
 from ping_llm.measurements.rules import UNKNOWN
-from ping_llm.measurements.schema import KINDS, MEASUREMENTS, TABLE_VERSIONS, THROUGHPUT, kind_names
+from ping_llm.measurements.schema import DAY_US, KINDS, MEASUREMENTS, TABLE_VERSIONS, THROUGHPUT, kind_names
 from ping_llm.paths import duckdb_path
-
-_DAY_US = 86_400_000_000
 
 # What makes two results the same result. With `--rtt each` the RTT is one packet's: there all are hashed.
 _IDENTITY = (
@@ -64,7 +62,7 @@ def write_group(
             _count(written.packets, columns["file"][~repeated])
             kept = np.flatnonzero(~repeated)
             rows_kept = _measurements(columns, kept, version)
-            writer.write(columns["event_time"][kept] // _DAY_US, rows_kept)
+            writer.write(columns["event_time"][kept] // DAY_US, rows_kept)
         writer.close()
     finally:
         writer.abandon()
@@ -101,7 +99,7 @@ def _sorted_rows(
             f"ORDER BY {', '.join((*identity, *_PLACE))}"
         )
         parts = [duckdb_path(Path(part)) for part in group.parts]
-        start, end = group.first_day * _DAY_US, (group.last_day + 1) * _DAY_US
+        start, end = group.first_day * DAY_US, (group.last_day + 1) * DAY_US
         relation = connection.sql(query, params=[parts, start, end])
         yield from relation.to_arrow_reader(ROW_GROUP_ROWS)
 

@@ -19,7 +19,7 @@ from ping_llm.ingest.columns import NOT_PING, NOT_USED, ParsedRecords
 from ping_llm.ingest.options import PART_GROUP_ROWS, RAW_BYTES, REJECT_GROUP_ROWS
 from ping_llm.ingest.reader import JudgedBlock, RejectedRecord
 from ping_llm.measurements.rules import ACCEPTED, UNKNOWN
-from ping_llm.measurements.schema import PING, THROUGHPUT
+from ping_llm.measurements.schema import DAY_US, PING, THROUGHPUT
 
 #: Addresses as pairs of integers: what sorts fastest.
 PART = pa.schema(
@@ -56,8 +56,6 @@ REJECTS = pa.schema(
 
 #: More than a stretch has records: the places of all records of a file are in its order.
 _STRETCH_PLACES = 1 << 40
-
-_DAY_US = 86_400_000_000
 
 
 class PartWriter:
@@ -108,7 +106,7 @@ class PartWriter:
             self.account.not_used[reason] += int((block.columns.verdict == code).sum())
 
     def _add_rows(self, rows: pa.RecordBatch) -> None:
-        days, counts = np.unique(rows["event_time"].to_numpy() // _DAY_US, return_counts=True)
+        days, counts = np.unique(rows["event_time"].to_numpy() // DAY_US, return_counts=True)
         for day, count in zip(days.tolist(), counts.tolist(), strict=True):
             self._days[day] = self._days.get(day, 0) + count
         self._rows.append(rows)

@@ -53,9 +53,14 @@ def pack_one(text: str) -> bytes:
     return address.packed
 
 
+def is_ipv4_one(packed: bytes) -> bool:
+    """Whether 16 packed bytes are an IPv4 address."""
+    return packed[:12] == MAPPED_PREFIX
+
+
 def unpack_one(packed: bytes) -> str:
     """Return the canonical text (dotted quad, or RFC 5952) of 16 packed bytes."""
-    if packed[:12] == MAPPED_PREFIX:
+    if is_ipv4_one(packed):
         return str(ipaddress.IPv4Address(packed[12:]))
     return str(ipaddress.IPv6Address(packed))
 
@@ -145,7 +150,7 @@ class Prefix:
 
     @property
     def version(self) -> int:
-        return 4 if self.packed[:12] == MAPPED_PREFIX else 6
+        return 4 if is_ipv4_one(self.packed) else 6
 
     @property
     def address_bits(self) -> int:

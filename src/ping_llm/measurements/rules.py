@@ -16,14 +16,13 @@ from ping_llm.measurements.schema import (
     END_TIME_US,
     KINDS,
     MAX_PACKET_ERRORS,
-    MAX_RTT_MS,
     MAX_SIZE,
     MAX_THROUGHPUT_MBPS,
     MIN_TIME_US,
-    NO_REPLY,
     PING,
     THROUGHPUT,
     Reject,
+    is_rtt,
 )
 
 REASONS = tuple(Reject)
@@ -90,9 +89,7 @@ def judge(candidates: Candidates) -> np.ndarray:
     wrong = (candidates.ip_version != np.where(src_is_ipv4, 4, 6)) & (candidates.ip_version != UNKNOWN)
     reject(wrong, Reject.WRONG_VERSION)
     reject(candidates.rtt_state == MISSING, Reject.MISSING_RTT)
-    rtt = candidates.rtt
-    good_rtt = (rtt == NO_REPLY) | ((rtt >= 0) & (rtt <= MAX_RTT_MS))  # False for NaN
-    reject((candidates.rtt_state == BAD) | ~good_rtt, Reject.BAD_RTT)
+    reject((candidates.rtt_state == BAD) | ~is_rtt(candidates.rtt), Reject.BAD_RTT)
     out_of_range = (
         (candidates.msm_id < UNKNOWN)
         | (candidates.probe_id < UNKNOWN)

@@ -1,13 +1,14 @@
-"""What a measurement is: its Arrow schema, the rules it must obey, and why one can be rejected.
+"""What a measurement is: its Arrow schema, the bounds of its values, and the reasons of rejects.
 
-Every room may rely on the rules: a measurement in the table has two addresses of one IP version,
-a time that tokens can carry and an RTT that every encoding accepts.
+`rules.py` has the rules. Every room may rely on them: a measurement in the table has two addresses of one IP
+version, a time that tokens can carry and an RTT that every encoding accepts.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,8 @@ MIN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 END_TIME = datetime(2100, 1, 1, tzinfo=UTC)
 MIN_TIME_US = 0
 END_TIME_US = int(END_TIME.timestamp()) * 1_000_000
+HOUR_US = 3_600_000_000
+DAY_US = 24 * HOUR_US
 
 #: An IP packet cannot be larger, and the SIZE token has two bytes.
 MAX_SIZE = 65_535
@@ -73,6 +76,11 @@ LAST_VERSION = 3
 REQUIRED_COLUMNS = ("event_time", "src_addr", "dst_addr", "rtt")
 #: Optional columns of integers. `throughput_mbps` and `kind` are optional too, and of other types.
 OPTIONAL_COLUMNS = ("ip_version", "msm_id", "size", "packet_error_count", "probe_id")
+
+
+def is_rtt(rtt: Any) -> Any:
+    """Whether numbers (one, or an array) can be the RTT of a measurement. NaN cannot."""
+    return (rtt == NO_REPLY) | ((rtt >= 0) & (rtt <= MAX_RTT_MS))
 
 
 class NotUsed(StrEnum):

@@ -17,7 +17,7 @@ import numpy as np
 from ping_llm.compiled import kernel
 from ping_llm.hashing import GOLDEN, GOLDEN_INT, MASK, finalize_int, finalize_one
 from ping_llm.measurements.address_kernels import is_ipv4_bytes
-from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix, is_ipv4
+from ping_llm.measurements.addresses import Prefix, is_ipv4, is_ipv4_one
 
 _BYTE = np.uint64(255)
 _ONE = np.uint64(1)
@@ -121,7 +121,7 @@ def short_one(packed: bytes, key: int) -> bytes:
 
 def scramble_one(packed: bytes, key: int) -> bytes:
     """`scramble` of one address, in plain Python."""
-    first = 12 if packed[:12] == MAPPED_PREFIX else 0
+    first = 12 if is_ipv4_one(packed) else 0
     bits = finalize_int((key + GOLDEN_INT * (first + 1)) & MASK)
     out = bytearray(packed[:first])
     for byte in packed[first:]:

@@ -13,14 +13,14 @@ import orjson
 
 from ping_llm.answer.conditions import LARGEST, WHOLE
 from ping_llm.answer.context import as_microseconds
-from ping_llm.answer.show import moment_text
 from ping_llm.errors import UsageError
 from ping_llm.ingest import atlas, tool_text
 from ping_llm.ingest.options import IngestOptions
 from ping_llm.ingest.tables import match_columns
-from ping_llm.measurements.addresses import pack_one, unpack_one
+from ping_llm.measurements.addresses import is_ipv4_one, pack_one, unpack_one
 from ping_llm.measurements.rules import ACCEPTED, REASONS, judge
-from ping_llm.measurements.schema import MAX_RTT_MS, NO_REPLY
+from ping_llm.measurements.schema import is_rtt
+from ping_llm.measurements.times import moment_text
 from ping_llm.serve.options import LIMITS
 from ping_llm.serve.refusals import Refused
 
@@ -189,10 +189,11 @@ def _add(
     pasted: Pasted, where: str, dst: str, rtt: str, src: str, time: str, further: Mapping[str, Any] = {}
 ) -> None:
     try:
-        for address in filter(None, (dst, src)):
-            pack_one(address)
+        ends = [pack_one(address) for address in (dst, src) if address]
+        if len({is_ipv4_one(end) for end in ends}) > 1:
+            raise ValueError(f"{src} and {dst} are not of the same IP version")
         value = float(rtt)
-        if not (0 <= value <= MAX_RTT_MS or value == NO_REPLY):
+        if not is_rtt(value):
             raise ValueError(f"rtt {rtt[:32]} must be -1 (no reply) or ms")
         if not dst:
             raise ValueError("dst_addr is missing")

@@ -12,9 +12,9 @@ from ping_llm.answer.conditions import COLUMNS, LARGEST, Conditions, array_of
 from ping_llm.answer.context import Context, Question, as_microseconds, as_prefix
 from ping_llm.answer.results import INVERSE_PASSES, PASSES
 from ping_llm.errors import PingError, UsageError
-from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix, pack_one
+from ping_llm.measurements.addresses import Prefix, is_ipv4_one, pack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
-from ping_llm.measurements.schema import MAX_RTT_MS, NO_REPLY, THROUGHPUT
+from ping_llm.measurements.schema import MAX_RTT_MS, THROUGHPUT, is_rtt
 from ping_llm.serve.options import LIMITS
 from ping_llm.serve.refusals import Refused
 
@@ -300,7 +300,7 @@ def columns_of(measurements: Sequence[MeasurementBody], source: bytes | None = N
         times.append(
             NO_TIME if one.event_time is None else within(f"[{place}].event_time", moment, one.event_time)
         )
-        if not (0 <= one.rtt <= MAX_RTT_MS or one.rtt == NO_REPLY):
+        if not is_rtt(one.rtt):
             raise Refused(
                 422, f"rtt {one.rtt:g} must be -1 (no reply) or 0 to {MAX_RTT_MS:g} ms", f"[{place}].rtt"
             )
@@ -320,7 +320,7 @@ def _ends(one: MeasurementBody, source: bytes | None) -> list[bytes]:
     src = source if one.src_addr is None else within("src_addr", _packed, one.src_addr)
     dst = within("dst_addr", _packed, one.dst_addr)
     assert src is not None
-    if (src[:12] == MAPPED_PREFIX) != (dst[:12] == MAPPED_PREFIX):
+    if is_ipv4_one(src) != is_ipv4_one(dst):
         raise Refused(422, "src_addr and dst_addr must have the same IP version", "dst_addr")
     return [src, dst]
 

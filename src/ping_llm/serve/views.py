@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from fastapi import Depends, Query, Request, Response
 
-from ping_llm.answer import show
 from ping_llm.answer.conditions import COLUMNS, LARGEST, Conditions
 from ping_llm.answer.context import Question
 from ping_llm.answer.known_ends import KnownEnds, network_of
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
+from ping_llm.measurements.schema import HOUR_US
+from ping_llm.measurements.times import moment_text
 from ping_llm.serve import pasted
 from ping_llm.serve.model_thread import ModelThread
 from ping_llm.serve.names import RequestNames, noted
@@ -134,12 +135,12 @@ class Views:
         rtt = newest.rtt.tolist()
         times = newest.time.tolist()
         if forecast and times:
-            step = forecast * 3_600_000_000 // _FORECAST
+            step = forecast * HOUR_US // _FORECAST
             times += [times[-1] + step * (place + 1) for place in range(_FORECAST)]
         asked = [Question(question.src, question.dst, time, None, given) for time in times]
 
         def point(index: int, answer: "RttAnswer") -> dict[str, Any]:
-            values = {"event_time": show.moment_text(times[index])} | _expected(answer)
+            values = {"event_time": moment_text(times[index])} | _expected(answer)
             if index < len(rtt):
                 result = rtt[index]
                 values |= {
@@ -192,7 +193,7 @@ class Views:
         return json_response(
             {
                 "src_addr": str(source.src),
-                "event_time": None if source.time is None else show.moment_text(source.time),
+                "event_time": None if source.time is None else moment_text(source.time),
                 "has_places": self._places is not None,
                 "latitude": None if here is None else here[0],
                 "longitude": None if here is None else here[1],

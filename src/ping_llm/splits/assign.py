@@ -16,7 +16,7 @@ from ping_llm.hashing import mix_one
 from ping_llm.measurements.addresses import is_ipv4
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.parquet import ParquetInput
-from ping_llm.measurements.schema import END_TIME_US
+from ping_llm.measurements.schema import DAY_US, END_TIME_US, HOUR_US
 from ping_llm.splits.options import ShardOptions
 
 
@@ -51,8 +51,6 @@ def pair_words(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     )
 
 
-_DAY_US, _HOUR_US = 86_400 * 10**6, 3_600 * 10**6
-
 _VALUES = {
     "time": lambda batch, length: batch.time // length,
     "msm_id": lambda batch, _: batch.msm_id,
@@ -64,7 +62,7 @@ _VALUES = {
 
 def stratum_length_us(first_us: int, last_us: int) -> int:
     """A stratum of time is a day, or an hour where there are less than three days."""
-    return _DAY_US if last_us - first_us >= 3 * _DAY_US else _HOUR_US
+    return DAY_US if last_us - first_us >= 3 * DAY_US else HOUR_US
 
 
 def stratum_values(batch: Columns, names: Sequence[str], time_us: int) -> np.ndarray:
@@ -194,18 +192,18 @@ def find_cuts(connection: duckdb.DuckDBPyConnection, data: ParquetInput, options
     Counting by hour first, then by time within the hour of a cut, holds a few thousand numbers instead of
     sorting all times.
     """
-    hours = _histogram(connection, data, f"epoch_us(event_time) // {_HOUR_US}", "isfinite(event_time)")
+    hours = _histogram(connection, data, f"epoch_us(event_time) // {HOUR_US}", "isfinite(event_time)")
     ends = np.cumsum(hours[:, 1])
     cuts = [0]
     for fraction in np.cumsum(options.fractions)[:-1].tolist():
         wanted = round(fraction * int(ends[-1]))
         position = int(np.searchsorted(ends, wanted, side="left").clip(0, len(hours) - 1))
         hour = int(hours[position, 0])
-        inside = f"epoch_us(event_time) // {_HOUR_US} = {hour}"
+        inside = f"epoch_us(event_time) // {HOUR_US} = {hour}"
         times = _histogram(connection, data, "epoch_us(event_time)", inside)
         before = int(ends[position] - hours[position, 1])
         # Rows before each of these times, and before the end of the hour.
-        candidates = np.append(times[:, 0], (hour + 1) * _HOUR_US)
+        candidates = np.append(times[:, 0], (hour + 1) * HOUR_US)
         rows_before = before + np.append(0, np.cumsum(times[:, 1]))
         cuts.append(int(candidates[np.abs(rows_before - wanted).argmin()]))
     cuts.append(END_TIME_US)

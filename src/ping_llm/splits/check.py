@@ -14,6 +14,7 @@ import numpy as np
 
 from ping_llm.errors import PingError
 from ping_llm.measurements.ids import Ids, pairs_of
+from ping_llm.measurements.times import time_text
 from ping_llm.paths import sql_path
 from ping_llm.splits.options import SIZE_TOLERANCE, STRATUM_TOLERANCE, ShardOptions
 
@@ -159,8 +160,8 @@ class Checker:
                 "shards": files,
                 "sources": sources,
                 "destinations": destinations,
-                "first_time": _iso(first),
-                "last_time": _iso(last),
+                "first_time": time_text(first // 1_000_000),
+                "last_time": time_text(last // 1_000_000),
                 "failed": round(failed, 6),
                 "ipv6": round(ipv6, 6),
             }
@@ -179,10 +180,6 @@ class Checker:
         names = ", ".join(sql_path(shard.path) for shard in self._shards)
         split = "parse_path(filename)[-2] AS split"
         return f"(SELECT *, {split} FROM read_parquet([{names}], filename = true, hive_partitioning = false))"
-
-
-def _iso(microseconds: int) -> str:
-    return f"{np.datetime64(microseconds, 'us').astype('datetime64[s]')}Z"
 
 
 #: What the measurements of a test must have in common with the training data: all of them (1) or none (0).

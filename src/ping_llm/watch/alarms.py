@@ -5,18 +5,16 @@ twice its size, or ends.
 """
 
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
 from ping_llm.measurements.addresses import Prefix, is_ipv4, unpack_one
+from ping_llm.measurements.schema import DAY_US, HOUR_US
+from ping_llm.measurements.times import time_text
 from ping_llm.watch.options import WatchOptions
 from ping_llm.watch.past import NETWORK_BYTES, Past
 from ping_llm.watch.sequential import DIRECTIONS, LOSS
-
-_DAY_US = 86_400_000_000
-_HOUR_US = 3_600_000_000
 
 #: What alarms can share, the more specific first: the column of a pair, and words for the rest.
 _SHARED = {
@@ -81,10 +79,6 @@ class Group:
     change_ms: float | None = None
 
 
-def text_time(time: int) -> str:
-    return f"{datetime.fromtimestamp(time / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
 def network_text(packed: bytes) -> str:
     ipv4 = bool(is_ipv4(np.frombuffer(packed, np.uint8)[None])[0])
     known = NETWORK_BYTES[4] - 12 if ipv4 else NETWORK_BYTES[6]
@@ -105,12 +99,12 @@ class Alarms:
     def count_pairs(self, now: int) -> None:
         """Count the pairs of each address and network that were heard of within a day."""
         size, row = self._past.pairs.size, self._past.pairs
-        heard = row["heard"][:size] > now - _DAY_US
+        heard = row["heard"][:size] > now - DAY_US
         self._pairs_of = {shared: np.bincount(row[shared][:size][heard]) for shared in _SHARED}
 
     def _event(self, kind: str, time: int, **more: Any) -> dict[str, Any]:
         self.events += 1
-        return {"event": kind, "number": self.events, "time": text_time(time), **more}
+        return {"event": kind, "number": self.events, "time": time_text(time // 1_000_000), **more}
 
     def names(self, pair: int) -> tuple[str, str]:
         row = self._past.pairs
@@ -123,7 +117,7 @@ class Alarms:
             "src": src,
             "dst": dst,
             "change": DIRECTIONS[alarm.direction],
-            "since": text_time(alarm.onset),
+            "since": time_text(alarm.onset // 1_000_000),
             "expected_ms": [round(value, 3) for value in alarm.expected],
             "expected_no_reply": round(alarm.expected_failure, 4),
             "observed_ms": None if alarm.observed is None else round(alarm.observed, 3),
@@ -138,7 +132,7 @@ class Alarms:
         return {
             "event": "alarm",
             "number": alarm.number,
-            "time": text_time(alarm.raised),
+            "time": time_text(alarm.raised // 1_000_000),
             **self._about(alarm),
         }
 
@@ -159,13 +153,13 @@ class Alarms:
         """Args: why: `back to normal`, `new level accepted`, `no more results`, `another change`."""
         known = self.active.pop(alarm.pair)
         alarm.number, alarm.group = known.number, known.group
-        hours = round((time - alarm.onset) / _HOUR_US, 2)
+        hours = round((time - alarm.onset) / HOUR_US, 2)
         events = [self._event("end", time, why=why, hours=hours, **self._about(alarm))]
         if alarm.group is not None:
             group = self.groups[alarm.group]
             group.active -= 1
             if group.active <= 0:
-                hours = round((time - group.onset) / _HOUR_US, 2)
+                hours = round((time - group.onset) / HOUR_US, 2)
                 events.append(
                     self._event("group end", time, why=why, hours=hours, **self._about_group(group))
                 )
@@ -182,14 +176,14 @@ class Alarms:
             "shared": group.shared.replace("_", " "),
             "of": name,
             "change": DIRECTIONS[group.direction],
-            "since": text_time(group.onset),
+            "since": time_text(group.onset // 1_000_000),
             "alarms": len(group.members),
             "watched": group.watched,
             "change_ms": None if group.change_ms is None else round(group.change_ms, 3),
         }
 
     def _near(self, one: int, other: int) -> bool:
-        return abs(one - other) <= self._options.group_hours * _HOUR_US
+        return abs(one - other) <= self._options.group_hours * HOUR_US
 
     def _join(self, alarm: Alarm) -> Group | None:
         """The group that the alarm belongs to: one that exists, or a new one with alarms that had none."""

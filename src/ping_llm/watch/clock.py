@@ -9,7 +9,7 @@ stream itself has moved (a gap, or a replay): then its time follows.
 
 from dataclasses import dataclass
 
-_HOUR_US, _DAY_US = 3_600_000_000, 86_400_000_000
+from ping_llm.measurements.schema import DAY_US, HOUR_US
 
 #: Results one after the other, all away from the stream's time and near each other, that move it.
 _MOVES = 20
@@ -32,7 +32,7 @@ class Clock:
 
     def believes(self, time: int) -> bool:
         """Whether the result counts; False for a jump."""
-        most = int(self.jump_hours * _HOUR_US)
+        most = int(self.jump_hours * HOUR_US)
         if self.now < 0 or abs(time - self.now) <= most:
             self.now = max(self.now, time)
             self.agree = 0
@@ -57,7 +57,7 @@ class Rate:
         if self.at < 0:
             self.at, self.results = now, results
             return
-        days = (now - self.at) / _DAY_US
+        days = (now - self.at) / DAY_US
         if days <= 0:
             return
         here = (results - self.results) / days

@@ -21,7 +21,7 @@ from ping_llm.answer.context import Context, Question
 from ping_llm.answer.distribution import WORST_BITS, RttDistribution
 from ping_llm.errors import UsageError
 from ping_llm.measurements.addresses import Prefix
-from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.measurements.schema import HOUR_US, NO_REPLY
 
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
@@ -35,8 +35,6 @@ LOW, MIDDLE, HIGH = (int(np.searchsorted(LEVELS, level)) for level in (0.05, 0.5
 
 #: log of the test statistic above which the answer is kept.
 SUSPICIOUS = float(np.log(3.0))
-
-_HOUR_US = 3_600_000_000
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def is_due(asked_at: int, asked_after: int, results: int, time: int, refresh: in
       asked_after: results of the pair when it was made.
       results: results of the pair now.
     """
-    if asked_at < 0 or abs(time - asked_at) > hours * _HOUR_US:
+    if asked_at < 0 or abs(time - asked_at) > hours * HOUR_US:
         return True
     return results - asked_after >= min(refresh, max(asked_after, 1))
 

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ping_llm.measurements.schema import HOUR_US
+from ping_llm.measurements.times import time_text
 from ping_llm.pages import document
-from ping_llm.watch.alarms import sentence, text_time
+from ping_llm.watch.alarms import sentence
 from ping_llm.watch.results import Output
 
-_HOUR_US = 3_600_000_000
 _HOURS = 24
 #: Events on the page.
 _MOST_EVENTS = 1000
@@ -39,7 +40,7 @@ class LastDay:
         for seen in output.seen:
             if seen.judged is None or seen.time > now:
                 continue
-            hour = self.hours.setdefault(seen.time // _HOUR_US, Hour())
+            hour = self.hours.setdefault(seen.time // HOUR_US, Hour())
             hour.results += 1
             hour.lost += seen.rtt < 0
             hour.unlikely += seen.judged.tail < 0.01
@@ -47,8 +48,8 @@ class LastDay:
         for event in output.events:
             self.events.append(event)
             if event["event"] == "alarm":
-                self.hours.setdefault(now // _HOUR_US, Hour()).alarms += 1
-        oldest = now // _HOUR_US - _HOURS
+                self.hours.setdefault(now // HOUR_US, Hour()).alarms += 1
+        oldest = now // HOUR_US - _HOURS
         self.hours = {hour: counts for hour, counts in self.hours.items() if hour > oldest}
 
     def save(self) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def metrics_text(status: Status) -> str:
 
 def page_html(status: Status, run: str) -> str:
     """The page of the last day."""
-    now = text_time(status.now) if status.now >= 0 else "no result yet"
+    now = time_text(status.now // 1_000_000) if status.now >= 0 else "no result yet"
     body = [f"<h1>Watch: {html.escape(run)}</h1>", f'<p class="note">Stream time {now}</p>']
     if status.trouble:
         body.append(f'<p style="color:var(--bad)">{html.escape(status.trouble)}</p>')
@@ -138,7 +139,7 @@ def _events(events: tuple[dict[str, Any], ...]) -> str:
 
 
 def _hours(status: Status) -> list[tuple[int, Hour]]:
-    last = status.now // _HOUR_US
+    last = status.now // HOUR_US
     return [(hour, status.hours.get(hour, Hour())) for hour in range(last - _HOURS + 1, last + 1)]
 
 
@@ -153,7 +154,7 @@ def _chart(status: Status) -> str:
         height, odd = 100 * counts.results / most, 100 * counts.unlikely / most
         x = 30 * place
         title = (
-            f"{text_time(hour * _HOUR_US)}: {counts.results:,} results, {counts.unlikely:,} below 1 %, "
+            f"{time_text(hour * 3600)}: {counts.results:,} results, {counts.unlikely:,} below 1 %, "
             f"{counts.alarms:,} alarms"
         )
         bars.append(
@@ -179,7 +180,7 @@ def _table(status: Status) -> str:
         mean = f"{counts.bits / counts.results:.2f}" if counts.results else ""
         rows.append(
             [
-                text_time(hour * _HOUR_US)[:16],
+                time_text(hour * 3600)[:16],
                 f"{counts.results:,}",
                 f"{counts.lost:,}",
                 f"{counts.unlikely:,}",

@@ -23,7 +23,7 @@ import orjson
 from ping_llm.errors import PingError
 from ping_llm.files import whole_file
 from ping_llm.measurements.addresses import unpack_one
-from ping_llm.watch.alarms import text_time
+from ping_llm.measurements.times import time_text
 from ping_llm.watch.lines import Rejected
 from ping_llm.watch.results import USED, Output, Seen
 
@@ -41,7 +41,7 @@ def result_values(seen: Seen) -> dict[str, Any]:
     """JSON of a result."""
     out: dict[str, Any] = {
         "n": seen.number,
-        "time": text_time(seen.time),
+        "time": time_text(seen.time // 1_000_000),
         "src": address_text(seen.src),
         "dst": address_text(seen.dst),
         "rtt": seen.rtt,
@@ -60,7 +60,9 @@ def result_values(seen: Seen) -> dict[str, Any]:
 def result_text(seen: Seen) -> str:
     """A line about a result."""
     result = "no reply" if seen.rtt < 0 else f"{seen.rtt:.1f} ms"
-    text = f"{text_time(seen.time)} {address_text(seen.src)} → {address_text(seen.dst)}: {result}"
+    text = (
+        f"{time_text(seen.time // 1_000_000)} {address_text(seen.src)} → {address_text(seen.dst)}: {result}"
+    )
     if seen.expected is None or seen.judged is None or seen.failure is None:
         return f"{text} ({seen.taken})"
     low, middle, high = seen.expected

@@ -16,7 +16,7 @@ from ping_llm.answer.context import Question
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.measurements.addresses import Prefix
 from ping_llm.measurements.columns import Columns
-from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.measurements.schema import DAY_US, HOUR_US, NO_REPLY
 from ping_llm.watch import expect
 from ping_llm.watch.alarms import Alarm, Alarms, alarm_of
 from ping_llm.watch.clock import Clock, Rate
@@ -56,8 +56,6 @@ _EPOCH = 1024
 _TOGETHER = 128
 #: A change by fewer of the pair's own standard deviations is its usual variation, such as that by the hour.
 LEAST_STANDARD = 6.0
-_DAY_US = 86_400_000_000
-_HOUR_US = 3_600_000_000
 
 #: A stream is taken to bring at least so many results per day, and so many before its rate is known.
 _LEAST_PER_DAY, _FIRST_PER_DAY = 1000.0, 100_000.0
@@ -129,7 +127,7 @@ class Watcher:
         self._rate.settle(self.clock.now, self.counts["results"])
         self._threshold = self._new_threshold()
         for alarm in list(self._active.values()):
-            if self.clock.now - alarm.last > max(_DAY_US, self.options.accept_hours * _HOUR_US):
+            if self.clock.now - alarm.last > max(DAY_US, self.options.accept_hours * HOUR_US):
                 self._end(alarm, self.counts["results"], self.clock.now, SILENT)
         self._tell()
         before = self.past.pairs.size
@@ -346,7 +344,7 @@ class Watcher:
         alarm.last = time
         if alarm.calm >= CALM:
             self._end(alarm, number, time, BACK)
-        elif time - alarm.onset > self.options.accept_hours * _HOUR_US:
+        elif time - alarm.onset > self.options.accept_hours * HOUR_US:
             self._end(alarm, number, time, ACCEPTED)
 
     def _end(self, alarm: Alarm, number: int, time: int, why: str) -> None:

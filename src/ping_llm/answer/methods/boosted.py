@@ -37,7 +37,7 @@ from ping_llm.measurements import addresses
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History
 from ping_llm.measurements.ids import Ids, pairs_of
-from ping_llm.measurements.schema import MAX_RTT_MS
+from ping_llm.measurements.schema import HOUR_US, MAX_RTT_MS
 from ping_llm.splits.novelty import Novelty
 
 
@@ -306,7 +306,7 @@ class Boosted(Method):
             start = np.where(ipv4, 12, 0)
             octets = np.take_along_axis(packed, start[:, None] + np.arange(4), axis=1).astype(np.float64)
             columns += [ipv4, *octets.T, octets[:, 0] * 65536 + octets[:, 1] * 256 + octets[:, 2]]
-        hour = np.where(queries.time == NO_TIME, np.nan, queries.time / 3_600_000_000)
+        hour = np.where(queries.time == NO_TIME, np.nan, queries.time / HOUR_US)
         columns += [hour % 24, (hour // 24) % 7]
         medians, typical = self._medians, []
         for ids, values, counts, packed in (

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ping_llm.compiled import kernel
+from ping_llm.measurements.schema import HOUR_US
 
 LAST, RECENT_MEDIAN, WEIGHTED, MEDIAN, HOUR = range(5)
 
@@ -14,8 +15,6 @@ NEWEST_WEIGHT = 0.3
 
 #: Factor by which the weight of each older result falls in the recent rate of failures, over 24 results.
 _FAILURE_DECAY = 0.85
-
-_HOUR_US = 3_600_000_000
 
 
 @kernel
@@ -50,12 +49,12 @@ def from_past(
             if now[i] < 0:  # the question has no time, so it has no hour
                 point[i] = np.median(rtt[a:b])
                 continue
-            hour = (now[i] // _HOUR_US) % 24
+            hour = (now[i] // HOUR_US) % 24
             same = np.empty(b - a)
             found = 0
             for j in range(a, b):
                 # The same hour of the day or one beside it, across midnight too.
-                if ((time[j] // _HOUR_US) % 24 - hour + 25) % 24 <= 2:
+                if ((time[j] // HOUR_US) % 24 - hour + 25) % 24 <= 2:
                     same[found] = rtt[j]
                     found += 1
             point[i] = np.median(same[:found]) if found else np.median(rtt[a:b])
