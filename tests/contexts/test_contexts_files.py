@@ -83,6 +83,18 @@ def test_what_lies_beside_the_measurements_is_not_read(table, tmp_path):
     assert rows_of_parquet(tmp_path).block.equals(rows_of_parquet(table).block)
 
 
+@pytest.mark.parametrize("name", ["first", "third"])
+def test_columns_that_only_some_files_have_are_read(table, tmp_path, name):
+    """The first file must not decide for all: hops of the second were taken for pings."""
+    measurements = pq.read_table(table)
+    for file in ("first", "second", "third"):
+        shown = measurements.slice(0, 10)
+        if file == name:
+            shown = shown.append_column("kind", pa.array(["hop"] * 10))
+        pq.write_table(shown, tmp_path / f"{file}.parquet")
+    assert np.bincount(rows_of_parquet(tmp_path).block.kind).tolist() == [20, 10]
+
+
 @pytest.mark.parametrize(
     ("column", "value", "what"),
     [
@@ -103,7 +115,7 @@ def test_a_bad_measurement_is_named(table, tmp_path, column, value, what):
     changed = pa.array(values, pa.int64()).cast(kind) if column == "event_time" else pa.array(values, kind)
     place = measurements.column_names.index(column)
     pq.write_table(measurements.set_column(place, column, changed), tmp_path / "bad.parquet")
-    with pytest.raises(PingError, match=f"measurement 7 of .*bad.parquet is not valid: {what}"):
+    with pytest.raises(PingError, match=f"bad.parquet, row 8: {what}"):
         rows_of_parquet(tmp_path / "bad.parquet")
 
 

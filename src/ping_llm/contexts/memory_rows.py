@@ -11,15 +11,12 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.dataset as ds
 
 from ping_llm.errors import PingError
 from ping_llm.measurements.addresses import is_ipv4
 from ping_llm.measurements.columns import Columns
-from ping_llm.measurements.parquet import measurement_files
-from ping_llm.measurements.rules import ACCEPTED, candidates_of, complaint, judge
-from ping_llm.measurements.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, THROUGHPUT
+from ping_llm.measurements.parquet import open_input, read_measurements
+from ping_llm.measurements.schema import THROUGHPUT
 from ping_llm.measurements.throughput_kernels import stored_codes
 from ping_llm.rows.block import MEASUREMENT_COLUMNS, RowBlock
 from ping_llm.rows.manifest import FLAG_IPV4, FLAG_OTHER_KINDS, FLAG_THROUGHPUT, RowIndex
@@ -73,46 +70,14 @@ MAX_MEASUREMENTS = 50_000_000
 
 
 def rows_of_parquet(path: str | Path) -> MemoryRows:
-    """One row a source, in time order; sources in the order of their bytes."""
-    path = Path(path)
-    files = [str(file) for file in measurement_files([path])]
-    try:
-        dataset = ds.dataset(files, format="parquet", partitioning=None)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise PingError(
-            f"cannot read measurements from {path}: {error}; give a Parquet file or folder"
-        ) from error
-    names = set(dataset.schema.names)
-    missing = [name for name in REQUIRED_COLUMNS if name not in names]
-    if missing:
-        raise PingError(
-            f"{path} has no column {', '.join(missing)}: not measurements as `ping-llm ingest` makes them"
-        )
-    count = dataset.count_rows()
+    """One row per source, in time order; sources in the order of their bytes."""
+    count = open_input([path]).rows
     if not 0 < count <= MAX_MEASUREMENTS:
         raise PingError(
             f"{path} has {count:,} measurements; network_parquet takes 1 to {MAX_MEASUREMENTS:,}: "
             f"build rows (`ping-llm rows build {path} --out DIR`) and use probe_chunks"
         )
-    optional = [name for name in (*OPTIONAL_COLUMNS, "kind", THROUGHPUT) if name in names]
-    table = dataset.to_table([*REQUIRED_COLUMNS, *optional])
-    return MemoryRows(_block(table, path))
-
-
-def _block(table: pa.Table, path: Path) -> RowBlock:
-    rows = candidates_of(table)
-    verdict = judge(rows)
-    if verdict.any():
-        row = int((verdict != ACCEPTED).argmax())
-        raise PingError(
-            f"measurement {row} of {path} is not valid: {complaint(table, row, int(verdict[row]))}; "
-            "`ping-llm ingest` and `ping-llm rows build` set such ones aside"
-        )
-    numbers = {name: getattr(rows, name) for name in _NUMBERS[:-1]}
-    numbers["kind"] = Columns.from_table(table, with_kind=True).column("kind")
-    mbps = rows.throughput_mbps
-    numbers["throughput"] = np.zeros(len(rows), np.uint16) if mbps is None else stored_codes(mbps)
-    return _sorted(rows.src, rows.dst, rows.time_us, rows.rtt, numbers)
+    return rows_of_columns(read_measurements(path, every_column=True))
 
 
 def rows_of_columns(columns: Columns) -> MemoryRows:

@@ -6,17 +6,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from ping_llm.errors import PingError
-from ping_llm.measurements.addresses import pack_one, parse_prefix
-from ping_llm.measurements.parquet import measurement_files
-from ping_llm.measurements.schema import NO_REPLY, OPTIONAL_COLUMNS, REQUIRED_COLUMNS, THROUGHPUT
-from ping_llm.paths import literal
+from ping_llm.measurements.addresses import parse_prefix
+from ping_llm.measurements.parquet import first_measurements
+from ping_llm.measurements.rules import UNKNOWN
+from ping_llm.measurements.schema import NO_REPLY, THROUGHPUT
+from ping_llm.measurements.times import time_text
 from ping_llm.tokens import reference, vocab
 from ping_llm.tokens.rtt import RttEncoding
-from ping_llm.tokens.statement import EncodeError, Statement, check, whole
+from ping_llm.tokens.statement import Statement, whole
 from ping_llm.tokens.vocab import BYTE0, DEFAULT_FIELDS, OPTIONAL, Field, starts_field, token_name
 
 
@@ -146,14 +143,6 @@ def _bin(encoding: RttEncoding, code: int) -> str:
     return f"for {low:,.15g} and up" if high == float("inf") else f"for {low:,.15g} to {high:,.15g}"
 
 
-def time_text(seconds: int) -> str:
-    """ISO 8601, as far as that reaches."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds} s after 1970"
-
-
 def read_contexts(place: Path, count: int, order: Sequence[Field] = DEFAULT_FIELDS) -> list[list[Statement]]:
     """The first measurements of a Parquet file or a folder of them; a new source begins a new context."""
     contexts: list[list[Statement]] = []
@@ -170,62 +159,33 @@ def read_contexts(place: Path, count: int, order: Sequence[Field] = DEFAULT_FIEL
 
 
 def _read_statements(place: Path, count: int, order: tuple[Field, ...]) -> Iterator[Statement]:
-    for path in measurement_files([place]):
-        row = 0
-        for batch in _batches(path, min(count, 1024)):
-            for values in batch.to_pylist():
-                if count == 0:
-                    return
-                yield _statement(values, order, path, row)
-                count -= 1
-                row += 1
+    for known in first_measurements([place], count):
+        numbers = {name: known.column(column).tolist() for name, column in _COLUMNS.items()}
+        for row, (src, dst, time, rtt) in enumerate(
+            zip(known.src, known.dst, known.time.tolist(), known.rtt.tolist(), strict=True)
+        ):
+            yield Statement(
+                order,
+                whole(src.tobytes()),
+                whole(dst.tobytes()),
+                time // 1_000_000,
+                rtt,
+                **{name: _known(values[row]) for name, values in numbers.items()},
+            )
 
 
-def _batches(path: Path, size: int) -> Iterator[pa.RecordBatch]:
-    try:
-        file = pq.ParquetFile(literal(path))
-    except (OSError, pa.ArrowException) as error:
-        raise PingError(f"cannot read {path} as Parquet: {str(error).splitlines()[0]}") from error
-    missing = [name for name in REQUIRED_COLUMNS if name not in file.schema_arrow.names]
-    if missing:
-        raise PingError(f"{path} has no column {missing[0]}: a table of measurements has {_columns()}")
-    optional = [name for name in (*OPTIONAL_COLUMNS, THROUGHPUT) if name in file.schema_arrow.names]
-    wanted = [*REQUIRED_COLUMNS, *optional]
-    for batch in file.iter_batches(size, columns=wanted):
-        times = batch.column("event_time")
-        try:
-            times = times.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(pa.int64())
-        except pa.ArrowException as error:
-            raise PingError(f"{path}: event_time is {times.type}, not a timestamp") from error
-        yield batch.set_column(batch.schema.get_field_index("event_time"), "event_time", times)
-
-
-def _columns() -> str:
-    return ", ".join(REQUIRED_COLUMNS)
-
-
-def _statement(values: dict[str, Any], order: tuple[Field, ...], path: Path, row: int) -> Statement:
-    try:
-        statement = Statement(
-            order=order,
-            src=whole(pack_one(values["src_addr"] or "")),
-            dst=whole(pack_one(values["dst_addr"] or "")),
-            seconds=values["event_time"] // 1_000_000,
-            rtt=float(values["rtt"]),
-            size=_known(values.get("size")),
-            errors=_known(values.get("packet_error_count")),
-            msm_id=_known(values.get("msm_id")),
-            probe_id=_known(values.get("probe_id")),
-            throughput=_known(values.get("throughput_mbps")),
-        )
-        check(statement)
-    except (EncodeError, ValueError, TypeError) as error:
-        raise PingError(f"{path}, row {row}: {error}; `ping-llm ingest` sorts such rows out") from error
-    return statement
+#: The optional values of a statement, and the columns of the table that they come from.
+_COLUMNS = {
+    "size": "size",
+    "errors": "packet_error_count",
+    "msm_id": "msm_id",
+    "probe_id": "probe_id",
+    "throughput": THROUGHPUT,
+}
 
 
 def _known(value: Any) -> Any:
-    return None if value is None or value == -1 else value
+    return None if value == UNKNOWN else value
 
 
 _NOON = int(datetime(2024, 5, 1, 12, tzinfo=UTC).timestamp())
