@@ -20,9 +20,12 @@ _EXTRAS = {
     "spark": ("pyspark",),
     "modal": ("modal",),
     "wandb": ("wandb",),
-    "onnx": ("onnx", "onnxruntime"),
+    "onnx": ("onnx",),
     "evaluate": ("scikit-learn",),
     "serve": ("fastapi", "uvicorn"),
+    "edge": ("onnxruntime",),
+    "mcp": ("mcp",),
+    "mmdb": ("maxminddb",),
     "dev": ("pytest", "ruff", "mypy"),
 }
 _EXTRA_PURPOSES = {
@@ -34,6 +37,9 @@ _EXTRA_PURPOSES = {
     "onnx": "export to ONNX",
     "evaluate": "the gradient-boosted baseline",
     "serve": "answers over HTTP",
+    "edge": "asking an edge export, and checking exports to ONNX",
+    "mcp": "tools for assistants",
+    "mmdb": "places of addresses from a database",
     "dev": "make test, make lint",
 }
 #: ArrayRecord keeps one file descriptor per shard; 100–500 shards are usual.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ping_llm import extras
+from ping_llm import doctor, extras
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCE = REPOSITORY / "src" / "ping_llm"
@@ -149,3 +149,13 @@ def test_the_locked_versions_are_the_constraints():
     locked = re.findall(r"^([\w.-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
     assert len(locked) == len(re.findall(r"^[\w.-]+==", text, re.MULTILINE)) > 100
     assert {name: version for name, version in locked if pins.get(canonical(name)) != version} == {}
+
+
+def test_doctor_knows_every_extra(declared):
+    """But `cuda`, which are wheels of JAX: doctor looks for a GPU instead."""
+    assert set(doctor._EXTRAS) == set(declared) - {
+        "",
+        "cuda",
+    }
+    for extra, packages in doctor._EXTRAS.items():
+        assert {canonical(name) for name in packages} <= declared[extra], extra
