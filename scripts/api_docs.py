@@ -63,7 +63,7 @@ _INTERNAL = {
     "Question": {"seconds"},
     "WatchOptions": {"as_json"},
     "Context": {"seconds"},
-    "RttDistribution": {"of_mass", "mass", "central_mean", "typical"},
+    "RttDistribution": {"of_mass", "mass", "typical"},
 }
 
 _PART = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$")

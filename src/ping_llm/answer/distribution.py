@@ -98,14 +98,6 @@ class RttDistribution:
     def mean(self) -> float:
         return float(np.diff(self.levels) @ (self.edges[:-1] + self.edges[1:]) / 2)
 
-    def central_mean(self, left_out: float = 0.01) -> float:
-        """The mean without the share `left_out` of replies, half of it at each end."""
-        low, high = left_out / 2, 1 - left_out / 2
-        inner = (self.levels > low) & (self.levels < high)
-        levels = np.concatenate([[low], self.levels[inner], [high]])
-        # The quantile function is linear between these levels.
-        return float(np.trapezoid(self.quantile(levels), levels) / (high - low))
-
     @property
     def median(self) -> float:
         return float(self.quantile(0.5))

@@ -7,9 +7,6 @@ with replacement, each with all of its measurements. A test with one source has 
 
 import numpy as np
 
-#: Coverage is reported of the central intervals that should hold this share of the results.
-INTERVALS = (0.5, 0.8, 0.9)
-
 #: Relative errors are reported at these percentiles.
 RELATIVE_PERCENTILES = (50, 75, 90, 95)
 
@@ -19,14 +16,6 @@ SMALLEST_RTT_MS = 0.1
 
 def absolute_error(predicted: np.ndarray, actual: np.ndarray) -> np.ndarray:
     return np.abs(predicted - actual)
-
-
-def median_absolute_error(predicted: np.ndarray, actual: np.ndarray) -> float:
-    return float(np.median(absolute_error(predicted, actual)))
-
-
-def mean_absolute_error(predicted: np.ndarray, actual: np.ndarray) -> float:
-    return float(np.mean(absolute_error(predicted, actual)))
 
 
 def mean_squared_error(predicted: np.ndarray, actual: np.ndarray) -> float:
