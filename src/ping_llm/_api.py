@@ -239,7 +239,7 @@ def train(
     Needs `ping-llm[train]`.
 
     Args:
-      config: name of a packaged config (tiny, menog, 20m, 100m, 300m) or path of a .yml.
+      config: name of a packaged config (tiny, menog, base-model, 20m, 100m, 300m) or path of a .yml.
       rows: probe rows to train on.
       run: folder of the run; by default runs/CONFIG.
       eval_rows: probe rows to evaluate on during training.

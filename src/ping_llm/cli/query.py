@@ -34,7 +34,7 @@ METHOD = typer.Option(
     "stack",
     "--method",
     help="Method: stack (network and simple methods, calibrated), network, or one of last, recent, "
-    "median, weighted, hour, neighbours, dmfsgd, vivaldi, prefixes, boosted, embeddings …",
+    "median, weighted, hour, neighbours, dmfsgd, vivaldi, prefixes, boosted, embeddings, relations …",
 )
 SRC = typer.Option(
     None,
