@@ -23,8 +23,8 @@ from ping_llm.answer.methods.relation_kernels import (
     RESULT,
     ROW,
     SHOWN,
+    AskedPairs,
     Features,
-    Question,
     Shown,
 )
 from ping_llm.answer.methods.relations import Relations
@@ -115,7 +115,7 @@ def test_a_new_end_is_asked_about_as_if_it_had_not_been_measured(seed):
         return Shown(0 * few, few, every, numbers, np.array([*shown.values()], np.float64), every)
 
     def made(matrix):
-        asked = Question(
+        asked = AskedPairs(
             np.array([source]), np.array([destination]),
             matrix.sources.of_each[[source]], matrix.destinations.of_each[[destination]],
         )  # fmt: skip

@@ -27,7 +27,7 @@ def one_pair(rtt):
 def test_alarms_are_matched_with_changes():
     columns = one_pair([20.0] * 40 + [90.0] * 20 + [20.0] * 240)
     changes = (detection.Change(40, 0, UP), detection.Change(250, 0, LOSS))
-    stream = detection.Stream(columns, np.zeros(300, np.int64), changes)
+    stream = detection.ResultStream(columns, np.zeros(300, np.int64), changes)
     found = [detection.Found(44, 0, UP), detection.Found(52, 0, UP), detection.Found(200, 0, UP)]
     figures = detection.score(stream, found)
     assert figures["changes"] == 2
@@ -42,7 +42,7 @@ def test_the_simple_rules_wait_for_three_in_a_row():
     rtt[20] = rtt[21] = 90.0  # two are not enough
     rtt[40:46] = [90.0] * 6
     rtt[50:54] = [NO_REPLY] * 4
-    stream = detection.Stream(one_pair(rtt), np.zeros(60, np.int64), ())
+    stream = detection.ResultStream(one_pair(rtt), np.zeros(60, np.int64), ())
     expected = [detection.Found(42, 0, UP), detection.Found(52, 0, LOSS)]
     assert detection.by_threshold(stream, 50.0) == expected
     assert detection.by_deviation(stream, 12.0) == expected
@@ -50,7 +50,7 @@ def test_the_simple_rules_wait_for_three_in_a_row():
 
 def test_added_changes_are_where_they_are_said_to_be():
     calm = steady(120_000, 200)
-    stream = detection.Stream.of(Columns(calm.time, calm.src, calm.dst, np.full(120_000, 50.0)), None)
+    stream = detection.ResultStream.of(Columns(calm.time, calm.src, calm.dst, np.full(120_000, 50.0)), None)
     wanted = [change for change in stream.changes if change.wanted]
     assert len(wanted) > 10
     for change in wanted:

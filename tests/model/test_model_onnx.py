@@ -6,7 +6,7 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from ping_llm.model import check, export
+from ping_llm.model import export, graph_loss
 from ping_llm.model.card import model_card
 from ping_llm.model.config import ModelConfig
 from ping_llm.model.engine import Engine
@@ -44,11 +44,11 @@ def sequences():
 
 def test_onnx_equals_the_engine_with_its_cache(engine, tensors, sequences, tmp_path):
     onnx.write(CONFIG, tensors, tmp_path / "model.onnx")
-    loss = check.compare(engine, tmp_path / "model.onnx", sequences)
+    loss = graph_loss.compare(engine, tmp_path / "model.onnx", sequences)
     assert loss.max_difference < 1e-4
     assert loss.bits_per_token < 1e-6
 
-    session = onnx.Session(tmp_path / "model.onnx", CONFIG)
+    session = onnx.OnnxSession(tmp_path / "model.onnx", CONFIG)
     session.start(3)
     inputs = np.concatenate([np.zeros((3, 1), np.int32), sequences], axis=1)
     steps = np.concatenate([session.step(inputs[:, place : place + 1]) for place in range(6)], axis=1)
@@ -59,7 +59,7 @@ def test_onnx_equals_the_engine_with_its_cache(engine, tensors, sequences, tmp_p
 def test_int8_is_a_quarter_of_the_size_and_loses_little(engine, tensors, sequences, tmp_path):
     onnx.write(CONFIG, tensors, tmp_path / "float.onnx")
     onnx.write(CONFIG, tensors, tmp_path / "int8.onnx", int8=True)
-    loss = check.compare(engine, tmp_path / "int8.onnx", sequences)
+    loss = graph_loss.compare(engine, tmp_path / "int8.onnx", sequences)
     assert 1e-3 < loss.max_difference < 1.0
     assert 0 < loss.bits_per_token < 0.01
     weights = 4 * CONFIG.parameters
@@ -72,11 +72,11 @@ def test_the_loss_is_measured_on_measurements(engine, tensors, tmp_path):
     onnx.write(CONFIG, tensors, tmp_path / "int8.onnx", int8=True)
     told = np.random.default_rng(4).integers(1, 272, (2, 20)).astype(np.int32)
     padded = np.pad(told, ((0, 0), (0, 9)))
-    plain = check.compare(engine, tmp_path / "int8.onnx", told)
-    again = check.compare(engine, tmp_path / "int8.onnx", padded)
+    plain = graph_loss.compare(engine, tmp_path / "int8.onnx", told)
+    again = graph_loss.compare(engine, tmp_path / "int8.onnx", padded)
     assert astuple(again) == pytest.approx(astuple(plain), rel=1e-3, abs=1e-6)
     inputs = np.concatenate([np.zeros((2, 1), np.int32), told], axis=1)
-    session = onnx.Session(tmp_path / "int8.onnx", CONFIG)
+    session = onnx.OnnxSession(tmp_path / "int8.onnx", CONFIG)
     session.start(2)
     positions = np.broadcast_to(np.arange(21, dtype=np.int32), inputs.shape)
     costs = []
@@ -88,9 +88,9 @@ def test_the_loss_is_measured_on_measurements(engine, tensors, tmp_path):
 
 
 def test_sampled_sequences_are_the_models_own(engine):
-    drawn = check.sample_sequences(engine, count=4, length=30, seed=1)
+    drawn = graph_loss.sample_sequences(engine, count=4, length=30, seed=1)
     assert drawn.shape == (4, 30)
-    assert (drawn == check.sample_sequences(engine, count=4, length=30, seed=1)).all()
+    assert (drawn == graph_loss.sample_sequences(engine, count=4, length=30, seed=1)).all()
 
 
 def test_the_card_says_what_it_is(tensors, tmp_path):

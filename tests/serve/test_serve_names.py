@@ -9,7 +9,7 @@ from serve_server import serving, until
 from test_serve_requests import refused_to_start
 
 from ping_llm.measurements.addresses import parse_prefix
-from ping_llm.serve.names import Hosts
+from ping_llm.serve.names import HostLookup
 from ping_llm.serve.options import Limits
 from ping_llm.serve.refusals import Refused
 
@@ -114,7 +114,7 @@ def test_a_resolver_that_hangs_holds_up_nobody_else():
         return [parse_prefix("192.0.2.1")]
 
     async def run():
-        hosts = Hosts(Limits(look_ups=2, look_up_seconds=0.2), resolve)
+        hosts = HostLookup(Limits(look_ups=2, look_up_seconds=0.2), resolve)
         assert (await hosts.all(["quick"]))["quick"] == [parse_prefix("192.0.2.1")]
         found = await hosts.all(["slow-1", "slow-2", "other", "quick"])
         late = [found[host] for host in ("slow-1", "slow-2", "other")]

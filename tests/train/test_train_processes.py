@@ -5,7 +5,7 @@ import socket
 import pytest
 from small_training import SMALL, command, losses, start
 
-from ping_llm.train.processes import Hosts
+from ping_llm.train.processes import ProcessGroup
 from ping_llm.train.run import train
 
 # Minutes where the cores are shared; seconds where they are not.
@@ -42,13 +42,13 @@ def test_processes_need_a_place_to_meet():
     from ping_llm.errors import UsageError
 
     with pytest.raises(UsageError, match="--coordinator"):
-        Hosts(count=2)
+        ProcessGroup(count=2)
     with pytest.raises(UsageError, match="the process index must be 0 to 1, not 2"):
-        Hosts("localhost:1", 2, 2)
+        ProcessGroup("localhost:1", 2, 2)
 
 
 def test_slurm_says_who_we_are(monkeypatch):
     monkeypatch.setenv("SLURM_NTASKS", "4")
     monkeypatch.setenv("SLURM_PROCID", "3")
-    assert Hosts.of("node1:1234", None, None) == Hosts("node1:1234", 4, 3)
-    assert Hosts.of("", None, None) == Hosts()
+    assert ProcessGroup.of("node1:1234", None, None) == ProcessGroup("node1:1234", 4, 3)
+    assert ProcessGroup.of("", None, None) == ProcessGroup()

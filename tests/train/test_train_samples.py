@@ -98,7 +98,7 @@ def test_the_page_shows_them(sampled, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_what_fails_ends_the_samples_and_not_the_training(sampled, capsys, tmp_path):
-    asked = [samples.Question(np.array([vocab.MEASUREMENT, vocab.RTT], np.int32), "", 0, 1.0)]
+    asked = [samples.SampleQuestion(np.array([vocab.MEASUREMENT, vocab.RTT], np.int32), "", 0, 1.0)]
     taken = samples.Samples(tmp_path, 0, STEPS, rtt_encoding(), asked)
 
     def broken():

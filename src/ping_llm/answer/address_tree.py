@@ -22,8 +22,7 @@ from ping_llm.measurements.addresses import MAPPED_PREFIX, Prefix
 from ping_llm.tokens.vocab import BYTE0
 
 if TYPE_CHECKING:
-    from ping_llm.model.engine import Engine
-    from ping_llm.model.engine import Prefix as Cache
+    from ping_llm.model.engine import Engine, Prefilled
 
 #: Nodes expanded per pass through the network.
 TOGETHER = 16
@@ -60,7 +59,7 @@ class AddressTree:
     def __init__(
         self,
         engine: "Engine",
-        cache: "Cache",
+        cache: "Prefilled",
         weights: np.ndarray,
         within: Prefix,
         depth: int,

@@ -30,7 +30,7 @@ from ping_llm.tokens.rtt import RttEncoding
 from ping_llm.tokens.vocab import BYTE0, FAILED, RTT
 
 if TYPE_CHECKING:
-    from ping_llm.model.engine import Engine, Prefix
+    from ping_llm.model.engine import Engine, Prefilled
 
 #: Total probability of intervals that are too wide, below which splitting ends.
 TOLERANCE = 1e-4
@@ -96,7 +96,7 @@ class ByteTree:
 
 
 def grow(
-    engine: "Engine", encoding: RttEncoding, prefix: "Prefix", row: int, failure: float
+    engine: "Engine", encoding: RttEncoding, prefix: "Prefilled", row: int, failure: float
 ) -> RttDistribution:
     """Return the distribution of one row of a prefix whose tail ends in RTT."""
     alone = prefix.row(row)
@@ -214,7 +214,7 @@ def _within(encoding: RttEncoding, rtt: float) -> float:
     return min(rtt, encoding.clip_limit_ms) if encoding.clip_limit_ms and rtt > 0 else rtt
 
 
-def _read(engine: "Engine", prompts: Sequence[Prompt]) -> "Iterator[tuple[np.ndarray, Prefix]]":
+def _read(engine: "Engine", prompts: Sequence[Prompt]) -> "Iterator[tuple[np.ndarray, Prefilled]]":
     """Read the prompts in an order in which each context is read once for all of its questions.
 
     The engine keeps the most recently read contexts, so the next call about the same source need not read
@@ -233,7 +233,7 @@ def _read(engine: "Engine", prompts: Sequence[Prompt]) -> "Iterator[tuple[np.nda
         yield np.array([index]), engine.extend(engine.context(context), [prompt.ids[len(context) :]], tail=2)
 
 
-def _failure(prefix: "Prefix") -> np.ndarray:
+def _failure(prefix: "Prefilled") -> np.ndarray:
     """P(FAILED), given that the next token is RTT or FAILED."""
     out: np.ndarray = 1.0 / (
         1.0 + np.exp(prefix.tail[:, -2, RTT].astype(np.float64) - prefix.tail[:, -2, FAILED])
@@ -246,11 +246,11 @@ def _normalised(log_probabilities: np.ndarray) -> np.ndarray:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def _first_byte(grid: Grid, prefix: "Prefix") -> np.ndarray:
+def _first_byte(grid: Grid, prefix: "Prefilled") -> np.ndarray:
     return _normalised(prefix.tail[:, -1, BYTE0 : BYTE0 + grid.first_bytes])
 
 
-def _second_byte(engine: "Engine", grid: Grid, prefix: "Prefix", first: np.ndarray) -> np.ndarray:
+def _second_byte(engine: "Engine", grid: Grid, prefix: "Prefilled", first: np.ndarray) -> np.ndarray:
     """P(second byte | first byte), float64 [rows, ways, 256].
 
     Args:
@@ -264,7 +264,7 @@ def _second_byte(engine: "Engine", grid: Grid, prefix: "Prefix", first: np.ndarr
     return _normalised(out)
 
 
-def _grid_mass(engine: "Engine", grid: Grid, prefix: "Prefix") -> np.ndarray:
+def _grid_mass(engine: "Engine", grid: Grid, prefix: "Prefilled") -> np.ndarray:
     every = np.broadcast_to(np.arange(grid.first_bytes), (len(prefix), grid.first_bytes))
     joint = _first_byte(grid, prefix)[..., None] * _second_byte(engine, grid, prefix, every)
     out: np.ndarray = joint.reshape(len(prefix), -1)[:, : grid.codes]
@@ -272,7 +272,7 @@ def _grid_mass(engine: "Engine", grid: Grid, prefix: "Prefix") -> np.ndarray:
 
 
 def _points(
-    engine: "Engine", grid: Grid, prefix: "Prefix", observed: np.ndarray, levels: np.ndarray
+    engine: "Engine", grid: Grid, prefix: "Prefilled", observed: np.ndarray, levels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """P(millisecond bin of the observed RTT | reply), and quantiles."""
     rows = np.arange(len(prefix))

@@ -27,15 +27,13 @@ from ping_llm.answer.model import Model
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.measurements.parquet import read_measurements
-from ping_llm.measurements.schema import NO_REPLY
+from ping_llm.measurements.schema import DAY_US, HOUR_US, NO_REPLY
 from ping_llm.simulate.latency import propagation
 from ping_llm.simulate.world import World, _positions
 from ping_llm.watch.options import WatchOptions
 from ping_llm.watch.sequential import DIRECTIONS, DOWN, LOSS, UP
 from ping_llm.watch.store import address_text, result_values
 from ping_llm.watch.watcher import Watcher
-
-_HOUR_US, _DAY_US = 3_600_000_000, 86_400_000_000
 
 #: An alarm belongs to a change of its pair at most so long, or so many results, before it.
 _WITHIN_HOURS, _WITHIN_RESULTS = 24, 16
@@ -56,7 +54,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Stream:
+class ResultStream:
     """Results in time order, the pair of each, and the changes."""
 
     columns: Columns
@@ -66,10 +64,10 @@ class Stream:
     @property
     def days(self) -> float:
         time = self.columns.time
-        return float(time[-1] - time[0]) / _DAY_US
+        return float(time[-1] - time[0]) / DAY_US
 
     @classmethod
-    def of(cls, columns: Columns, world: World | None, seed: int = 0) -> "Stream":
+    def of(cls, columns: Columns, world: World | None, seed: int = 0) -> "ResultStream":
         """A stream with added changes; of a simulated world, also with those of its routes."""
         pair = Ids(pairs_of(columns.src, columns.dst)).of_rows
         changes = _routes(columns, pair, world) if world is not None else []
@@ -112,14 +110,14 @@ def _disturbed(
     begin = int(time[0]) + int(time[-1] - time[0]) // 8
     number = 0
     steps = [np.diff(time[rows]) for rows in _by_pair(pair) if len(rows) > 2 * _LEAST]
-    ten = 10 * float(np.median(np.concatenate(steps))) / _HOUR_US if steps else 0.0
+    ten = 10 * float(np.median(np.concatenate(steps))) / HOUR_US if steps else 0.0
     while True:
         kind = ("outage of a destination", "slow network", "outage of a source")[number % 3]
         hours = max(12 if kind == "slow network" else 6, ten)
-        if begin + int((hours + 2) * _HOUR_US) >= int(time[-1]):
+        if begin + int((hours + 2) * HOUR_US) >= int(time[-1]):
             break
         key = ends["src" if kind == "outage of a source" else "dst"]
-        during = (time >= begin) & (time < begin + hours * _HOUR_US)
+        during = (time >= begin) & (time < begin + hours * HOUR_US)
         # Busy ends, so that there is something to see.
         busy = np.bincount(key[during], minlength=key.max() + 1)
         chosen = int(random.choice(np.argsort(-busy)[: max(3, (busy > 0).sum() // 3)]))
@@ -138,7 +136,7 @@ def _disturbed(
             if last + 1 < len(rows) and not lost:
                 changes.append(Change(int(rows[last + 1]), int(pair[first]), DOWN, False))
         touched |= hit
-        begin += int(hours / 3) * _HOUR_US + _HOUR_US
+        begin += int(hours / 3) * HOUR_US + HOUR_US
         number += 1
     return Columns(time, columns.src, columns.dst, rtt), changes
 
@@ -152,7 +150,7 @@ class Found:
     direction: int
 
 
-def by_watch(model: Model, stream: Stream, per_day: float) -> list[Found]:
+def by_watch(model: Model, stream: ResultStream, per_day: float) -> list[Found]:
     """The alarms of `ping-llm watch`."""
     watcher = Watcher(model, WatchOptions(false_alarms_per_day=per_day))
     out = []
@@ -170,7 +168,7 @@ def by_watch(model: Model, stream: Stream, per_day: float) -> list[Found]:
     return out
 
 
-def by_threshold(stream: Stream, limit_ms: float) -> list[Found]:
+def by_threshold(stream: ResultStream, limit_ms: float) -> list[Found]:
     out: list[Found] = []
     for rows in _by_pair(stream.pair):
         rtt = stream.columns.rtt[rows]
@@ -178,7 +176,7 @@ def by_threshold(stream: Stream, limit_ms: float) -> list[Found]:
     return out
 
 
-def by_deviation(stream: Stream, k: float) -> list[Found]:
+def by_deviation(stream: ResultStream, k: float) -> list[Found]:
     out: list[Found] = []
     for rows in _by_pair(stream.pair):
         rtt = stream.columns.rtt[rows]
@@ -211,7 +209,7 @@ def _alarms(
     return out
 
 
-def score(stream: Stream, found: Sequence[Found]) -> dict[str, Any]:
+def score(stream: ResultStream, found: Sequence[Found]) -> dict[str, Any]:
     """Share of changes that were found, the median delay, and false alarms per day."""
     time = stream.columns.time
     of_pair: dict[int, list[Change]] = {}
@@ -229,7 +227,7 @@ def score(stream: Stream, found: Sequence[Found]) -> dict[str, Any]:
             if change.direction == alarm.direction
             and change.row <= alarm.row
             and (
-                time[alarm.row] - time[change.row] <= _WITHIN_HOURS * _HOUR_US
+                time[alarm.row] - time[change.row] <= _WITHIN_HOURS * HOUR_US
                 or position[alarm.row] - position[change.row] <= _WITHIN_RESULTS
             )
         ]
@@ -241,7 +239,7 @@ def score(stream: Stream, found: Sequence[Found]) -> dict[str, Any]:
     wanted = [change for change in stream.changes if change.wanted]
     hits = [(change, first[change]) for change in wanted if change in first]
     results = [int(position[alarm.row] - position[change.row]) + 1 for change, alarm in hits]
-    hours = [float(time[alarm.row] - time[change.row]) / _HOUR_US for change, alarm in hits]
+    hours = [float(time[alarm.row] - time[change.row]) / HOUR_US for change, alarm in hits]
     return {
         "changes": len(wanted),
         "found": round(len(hits) / max(len(wanted), 1), 3),
@@ -252,7 +250,7 @@ def score(stream: Stream, found: Sequence[Found]) -> dict[str, Any]:
 
 
 def measure(
-    model: Model, stream: Stream, rates: Sequence[float], limits: Sequence[float], ks: Sequence[float]
+    model: Model, stream: ResultStream, rates: Sequence[float], limits: Sequence[float], ks: Sequence[float]
 ) -> dict[str, Any]:
     """A row of figures by rule and parameter."""
     out: dict[str, Any] = {}
@@ -291,9 +289,9 @@ def measured(
         pair, random = Ids(pairs_of(columns.src, columns.dst)).of_rows, np.random.default_rng(0)
         rtt = columns.rtt.copy()
         rtt[np.argsort(pair, kind="stable")] = columns.rtt[np.lexsort((random.random(len(pair)), pair))]
-        stream = Stream(Columns(columns.time, columns.src, columns.dst, rtt), pair, ())
+        stream = ResultStream(Columns(columns.time, columns.src, columns.dst, rtt), pair, ())
     else:
-        stream = Stream.of(columns, None if world is None else World.load(world))
+        stream = ResultStream.of(columns, None if world is None else World.load(world))
     wanted = sum(change.wanted for change in stream.changes)
     rules = measure(model, stream, rates, _LIMITS, _KS)
     return {"results": len(columns), "days": stream.days, "changes": wanted, "rules": rules}

@@ -29,7 +29,7 @@ def register_train(app: typer.Typer) -> None:
     @app.command(context_settings={"ignore_unknown_options": True})
     def train(
         config: str = typer.Argument(
-            help="Packaged config (tiny, menog, 20m, 100m, 300m) or path of a .yml file."
+            help="Packaged config (tiny, menog, base-model, 20m, 100m, 300m) or path of a .yml file."
         ),
         overrides: list[str] | None = typer.Argument(
             None, metavar="KEY=VALUE…", help="Config keys to override: MaxText's or network_*."
@@ -81,7 +81,7 @@ def register_train(app: typer.Typer) -> None:
         from dataclasses import asdict
 
         from ping_llm.tables import print_json
-        from ping_llm.train.processes import EXIT_CODE, Hosts
+        from ping_llm.train.processes import EXIT_CODE, ProcessGroup
         from ping_llm.train.run import train as run_training
 
         outcome = run_training(
@@ -93,7 +93,7 @@ def register_train(app: typer.Typer) -> None:
             weights=weights,
             teacher=teacher,
             minutes=minutes,
-            hosts=Hosts.of(coordinator, processes, process),
+            hosts=ProcessGroup.of(coordinator, processes, process),
             allow_cpu=allow_cpu,
         )
         if as_json:
@@ -286,8 +286,8 @@ def _onnx(run: Path, folder: Path, int8: bool, data: Path | None) -> dict[str, A
     except ImportError as error:
         raise PingError(f"{error}: install the extra `onnx` (pip install 'ping-llm[onnx]')") from None
     from ping_llm.files import write_json
-    from ping_llm.model import check
     from ping_llm.model import export as model_export
+    from ping_llm.model import graph_loss
     from ping_llm.model.engine import Engine, keep_compiled
 
     keep_compiled()
@@ -299,8 +299,8 @@ def _onnx(run: Path, folder: Path, int8: bool, data: Path | None) -> dict[str, A
         onnx.write(model.config, model.tensors, folder / "model.int8.onnx", int8=True)
         graphs.append(folder / "model.int8.onnx")
     engine = Engine(model.config, model.tensors)
-    sequences = check.sample_sequences(engine) if data is None else _windows(run, data)
-    files = [_size(path) | asdict(check.compare(engine, path, sequences)) for path in graphs]
+    sequences = graph_loss.sample_sequences(engine) if data is None else _windows(run, data)
+    files = [_size(path) | asdict(graph_loss.compare(engine, path, sequences)) for path in graphs]
     write_json(folder / "tokens.json", model.tokens)
     write_json(folder / "loss.json", files)
     if files[0]["max_difference"] > 1e-3:

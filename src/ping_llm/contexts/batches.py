@@ -17,7 +17,7 @@ import numpy as np
 
 from ping_llm.contexts.kinds import of_kinds
 from ping_llm.contexts.options import ContextOptions, Parameters
-from ping_llm.contexts.plan import Place, Planner, Unit, unit_sequences
+from ping_llm.contexts.plan import Cursor, Planner, Unit, unit_sequences
 from ping_llm.contexts.units import NOTES, SKIP, STOP, FilledUnit, Rows, Spent, UnitFiller
 from ping_llm.errors import PingError, UsageError
 from ping_llm.rows.store import RowStore
@@ -208,7 +208,7 @@ class Batches:
         self._debug = grain_debug_mode or bool(grain_visualization_dir)
         self._visualization = grain_visualization_dir
         self._batch = 0  # batches handed out
-        self._start = Place(0, 0)  # of the unit that the next batch is in
+        self._start = Cursor(0, 0)  # of the unit that the next batch is in
         self._within = 0  # batches of it handed out
         self._filled: Iterator[FilledUnit] | None = None
         self._current: FilledUnit | None = None
@@ -301,7 +301,7 @@ class Batches:
                 )
         self.close()
         self._batch = int(state["batch"])
-        self._start = Place(int(state["epoch"]), int(state["position"]))
+        self._start = Cursor(int(state["epoch"]), int(state["position"]))
         self._within = int(state["within"])
 
     def close(self) -> None:
@@ -322,7 +322,7 @@ class Batches:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def plans(self, start: Place | None = None) -> Iterator[Unit]:
+    def plans(self, start: Cursor | None = None) -> Iterator[Unit]:
         """The plans of the units from a place on (default: where the stream is)."""
         start = start or self._start
         while len((unit := self._planner.plan(start, self.stream.epochs)).row):

@@ -21,7 +21,7 @@ import numpy as np
 from grain._src.python.dataset.stats import pretty_format_summary, record_next_duration_if_output
 
 from ping_llm.contexts.batches import Stream
-from ping_llm.contexts.plan import Place, Unit
+from ping_llm.contexts.plan import Cursor, Unit
 from ping_llm.contexts.units import FilledUnit, Spent
 from ping_llm.files import write_text
 
@@ -32,7 +32,7 @@ PARENT_CHECK_S = 1.0
 class UnitDataset(grain.IterDataset):
     """Filled units from a place in the order on; sliceable, so that workers share the filling."""
 
-    def __init__(self, stream: Stream, start: Place):
+    def __init__(self, stream: Stream, start: Cursor):
         super().__init__()
         self._stream, self._start = stream, start
         self._slice = slice(0, None, 1)
@@ -46,7 +46,7 @@ class UnitDataset(grain.IterDataset):
 
 
 class UnitIterator(grain.DatasetIterator):
-    def __init__(self, stream: Stream, start: Place, offset: int, step: int):
+    def __init__(self, stream: Stream, start: Cursor, offset: int, step: int):
         super().__init__()
         self._planner, self._filler = stream.planner(), stream.filler()
         self._epochs = stream.epochs
@@ -75,13 +75,13 @@ class UnitIterator(grain.DatasetIterator):
         return {"epoch": self._place.epoch, "position": self._place.position, "planned": self._planned}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._place = Place(state["epoch"], state["position"])
+        self._place = Cursor(state["epoch"], state["position"])
         self._planned = state["planned"]
 
 
 def iterate(
     stream: Stream,
-    start: Place,
+    start: Cursor,
     *,
     workers: int,
     buffer_size: int = 1,
@@ -159,8 +159,8 @@ def unit_of(element: dict[str, np.ndarray]) -> FilledUnit:
     """What `_element` was made of."""
     start_epoch, start_position, end_epoch, end_position, used = element["places"].tolist()
     unit = Unit(
-        Place(start_epoch, start_position),
-        Place(end_epoch, end_position),
+        Cursor(start_epoch, start_position),
+        Cursor(end_epoch, end_position),
         element["first"],
         element["row"],
         element["number"],

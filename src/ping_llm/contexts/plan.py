@@ -39,7 +39,7 @@ def unit_sequences(batch_size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Place:
+class Cursor:
     """A place in the endless order of contexts."""
 
     epoch: int
@@ -57,8 +57,8 @@ class Unit:
         used: sequences that may hold anything; below all of them only at the end of the last epoch.
     """
 
-    start: Place
-    end: Place
+    start: Cursor
+    end: Cursor
     first: np.ndarray
     row: np.ndarray
     number: np.ndarray
@@ -82,7 +82,7 @@ class Planner:
                 "there is no measurement in these rows, so there are no contexts: give rows built from data"
             )
 
-    def plan(self, start: Place, epochs: int | None) -> Unit:
+    def plan(self, start: Cursor, epochs: int | None) -> Unit:
         """The unit that begins at `start`; empty if that is the end of the last epoch."""
         last = -1 if epochs is None else epochs
         row, number, key, bound, sequence, used = _plan(
@@ -101,7 +101,7 @@ class Planner:
         np.cumsum(np.bincount(sequence, minlength=self._sequences), out=first[1:])
         by_sequence = np.argsort(sequence, kind="stable")
         passed = start.position + len(row)
-        end = Place(start.epoch + passed // self.contexts, passed % self.contexts)
+        end = Cursor(start.epoch + passed // self.contexts, passed % self.contexts)
         return Unit(
             start,
             end,

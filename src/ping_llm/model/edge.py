@@ -26,8 +26,8 @@ _CONTEXT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Prefix:
-    """A context that has been read, as `engine.Prefix`: its cache by input, length and what comes next."""
+class Prefilled:
+    """A context that has been read, as `engine.Prefilled`: its cache by input, length and what comes next."""
 
     cache: dict[str, np.ndarray]
     lengths: np.ndarray
@@ -40,7 +40,7 @@ class Prefix:
     def nbytes(self) -> int:
         return int(sum(part.nbytes for part in self.cache.values()) + self.tail.nbytes)
 
-    def row(self, row: int) -> "Prefix":
+    def row(self, row: int) -> "Prefilled":
         return self
 
 
@@ -64,22 +64,22 @@ class EdgeEngine:
         wanted = {f"past_key_values.{layer}.key" for layer in range(config.layers)} | {"hidden"}
         if not wanted <= {given.name for given in self._session.get_inputs()}:
             raise PingError(f"{graph} is not the graph of an edge export of {config.layers} layers")
-        self._contexts: Recent[bytes, Prefix] = Recent(_CONTEXT_BYTES, lambda prefix: prefix.nbytes)
+        self._contexts: Recent[bytes, Prefilled] = Recent(_CONTEXT_BYTES, lambda prefix: prefix.nbytes)
 
-    def prefill(self, sequences: Sequence[np.ndarray], tail: int = 1) -> Prefix:
+    def prefill(self, sequences: Sequence[np.ndarray], tail: int = 1) -> Prefilled:
         """As `Engine.prefill`, of one sequence."""
         empty = np.zeros((1, self.config.kv_heads, 0, self.config.head_dim), np.float32)
         names = [f"{layer}.{part}" for layer in range(self.config.layers) for part in ("key", "value")]
-        nothing = Prefix(
+        nothing = Prefilled(
             {f"past_key_values.{name}": empty for name in names}, np.zeros(1, np.int32), np.empty(0)
         )
         return self.extend(nothing, [np.append(_START, _only(sequences))], tail)
 
-    def context(self, sequence: np.ndarray) -> Prefix:
+    def context(self, sequence: np.ndarray) -> Prefilled:
         """As `Engine.context`."""
         return self._contexts.get_or(sequence.tobytes(), lambda: self.prefill([sequence]))
 
-    def extend(self, prefix: Prefix, suffixes: Sequence[np.ndarray], tail: int = 1) -> Prefix:
+    def extend(self, prefix: Prefilled, suffixes: Sequence[np.ndarray], tail: int = 1) -> Prefilled:
         """As `Engine.extend`, in one way."""
         suffix, start = _only(suffixes), int(prefix.lengths[0])
         if start + len(suffix) > self.config.max_length:
@@ -92,13 +92,13 @@ class EdgeEngine:
         own = np.triu(np.full((len(suffix), len(suffix)), _HIDDEN), 1)
         logits, *present = self._run(prefix, suffix, start + np.arange(len(suffix)), own, self._outputs)
         names = [name.replace("present", "past_key_values") for name in self._outputs[1:]]
-        return Prefix(
+        return Prefilled(
             dict(zip(names, present, strict=True)),
             np.array([start + len(suffix)], np.int32),
             _log_softmax(logits[:, len(suffix) - tail :]),
         )
 
-    def branch(self, prefix: Prefix, suffixes: np.ndarray) -> np.ndarray:
+    def branch(self, prefix: Prefilled, suffixes: np.ndarray) -> np.ndarray:
         """As `Engine.branch`, of one context."""
         rows, ways, depth = suffixes.shape
         if rows != 1:
@@ -111,7 +111,7 @@ class EdgeEngine:
         return _log_softmax(logits).reshape(1, ways, depth, -1)
 
     def _run(
-        self, prefix: Prefix, ids: np.ndarray, positions: np.ndarray, own: np.ndarray, outputs: list[str]
+        self, prefix: Prefilled, ids: np.ndarray, positions: np.ndarray, own: np.ndarray, outputs: list[str]
     ) -> list[Any]:
         before = np.zeros((len(ids), int(prefix.lengths[0])), np.float32)
         inputs = {

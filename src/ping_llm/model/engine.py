@@ -36,7 +36,7 @@ LENGTHS = (64, 128, 192, 256, 384, 512)
 
 
 @dataclass(frozen=True)
-class Prefix:
+class Prefilled:
     """Contexts that have been read: their cache, and what comes next.
 
     Attributes:
@@ -57,10 +57,10 @@ class Prefix:
     def nbytes(self) -> int:
         return int(self.keys.nbytes + self.values.nbytes + self.tail.nbytes)
 
-    def row(self, row: int) -> "Prefix":
+    def row(self, row: int) -> "Prefilled":
         """One row by itself."""
         one = slice(row, row + 1)
-        return Prefix(self.keys[:, one], self.values[:, one], self.lengths[one], self.tail[one])
+        return Prefilled(self.keys[:, one], self.values[:, one], self.lengths[one], self.tail[one])
 
 
 def keep_compiled() -> None:
@@ -80,7 +80,7 @@ class Engine:
     def __init__(self, config: ModelConfig, tensors: Tensors):
         self.config = config
         self._params = transformer.prepare(config, tensors)
-        self._contexts: Recent[bytes, Prefix] = Recent(_CONTEXT_BYTES, lambda prefix: prefix.nbytes)
+        self._contexts: Recent[bytes, Prefilled] = Recent(_CONTEXT_BYTES, lambda prefix: prefix.nbytes)
 
     def log_probabilities(
         self, inputs: np.ndarray, targets: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
@@ -102,7 +102,7 @@ class Engine:
             transformer.packed_logits(self.config, self._params, inputs, positions, segmentation)
         )
 
-    def prefill(self, sequences: Sequence[np.ndarray], tail: int = 1) -> Prefix:
+    def prefill(self, sequences: Sequence[np.ndarray], tail: int = 1) -> Prefilled:
         """Read token sequences (without the leading PAD, which is added) and keep the cache.
 
         Args:
@@ -121,13 +121,13 @@ class Engine:
         padded = np.full(rows, tail, np.int32)
         padded[: len(lengths)] = lengths
         keys, values, last = transformer.prefill(self.config, self._params, inputs, padded, tail)
-        return Prefix(keys, values, lengths, np.asarray(last)[: len(lengths)])
+        return Prefilled(keys, values, lengths, np.asarray(last)[: len(lengths)])
 
-    def context(self, sequence: np.ndarray) -> Prefix:
+    def context(self, sequence: np.ndarray) -> Prefilled:
         """`prefill` of one context, kept for the next questions about it: the same bits, in no time."""
         return self._contexts.get_or(sequence.tobytes(), lambda: self.prefill([sequence]))
 
-    def extend(self, prefix: Prefix, suffixes: Sequence[np.ndarray], tail: int = 1) -> Prefix:
+    def extend(self, prefix: Prefilled, suffixes: Sequence[np.ndarray], tail: int = 1) -> Prefilled:
         """Go on from one context in several ways: as `prefill` of whole sequences, but it is read only once.
 
         Args:
@@ -150,9 +150,9 @@ class Engine:
             self.config, self._params, prefix.keys, prefix.values, np.int32(start), inputs, lengths, tail,
             padded_length(start + depth),
         )  # fmt: skip
-        return Prefix(keys, values, start + more, np.asarray(last)[: len(more)])
+        return Prefilled(keys, values, start + more, np.asarray(last)[: len(more)])
 
-    def branch(self, prefix: Prefix, suffixes: np.ndarray) -> np.ndarray:
+    def branch(self, prefix: Prefilled, suffixes: np.ndarray) -> np.ndarray:
         """Continue each context in many ways.
 
         Args:
@@ -177,7 +177,7 @@ class Engine:
                 "this model was trained on"
             )
 
-    def start(self, prefix: Prefix, copies: int, room: int) -> "Decoder":
+    def start(self, prefix: Prefilled, copies: int, room: int) -> "Decoder":
         """Begin sampling: `copies` continuations of the only row of `prefix`, at most `room` tokens each."""
         return Decoder(self.config, self._params, prefix, copies, room)
 
@@ -186,7 +186,7 @@ class Decoder:
     """Token-at-a-time decoding with a growing cache, updated in place."""
 
     def __init__(
-        self, config: ModelConfig, params: transformer.Params, prefix: Prefix, copies: int, room: int
+        self, config: ModelConfig, params: transformer.Params, prefix: Prefilled, copies: int, room: int
     ):
         if len(prefix) != 1:
             raise ValueError("sampling starts from one context")

@@ -191,7 +191,7 @@ def write(
         aside.write_bytes(build(config, tensors, int8, branching).SerializeToString())
 
 
-class Session:
+class OnnxSession:
     """A graph in onnxruntime, with its cache."""
 
     def __init__(self, path: Path, config: ModelConfig):

@@ -46,7 +46,7 @@ def noted(notes: Sequence[str]) -> dict[str, list[str]]:
     return {"notes": list(notes)} if notes else {}
 
 
-class Hosts:
+class HostLookup:
     """Resolves host names within limits, off the event loop."""
 
     def __init__(self, limits: Limits, resolve: Resolver = look_up):
@@ -107,7 +107,7 @@ class RequestNames:
         self.places = Places(options.places) if options.places else None
         self._thread = thread
         self._ends = EndsOfData()
-        self._hosts = Hosts(options.limits) if options.resolve_hosts else None
+        self._hosts = HostLookup(options.limits) if options.resolve_hosts else None
         self._index: tuple[KnownEnds | None, NameIndex] = (None, NameIndex(self.places))
         self._lock = threading.Lock()
 

@@ -130,7 +130,7 @@ _ODD = np.uint64(0xC2B2AE3D27D4EB4F)
 _SHIFT11 = np.uint64(11)
 
 
-class Stream(IntEnum):
+class Draw(IntEnum):
     """What a random number is for. Numbers are part of the world's version: never reuse one."""
 
     AS_PLACE = 1
@@ -168,7 +168,7 @@ class Stream(IntEnum):
     SIZE = 33
 
 
-def stream_key(seed: int, stream: Stream) -> np.uint64:
+def stream_key(seed: int, stream: Draw) -> np.uint64:
     values = np.array([seed], np.uint64)
     return finalize(finalize(values + GOLDEN) + np.array([int(stream)], np.uint64) * _ODD)[0]
 
@@ -185,13 +185,13 @@ def uniform_at(key, first, second):
     return (np.float64(bits_at(key, first, second) >> _SHIFT11) + 0.5) * 2.0**-53
 
 
-def bits(seed: int, stream: Stream, first: np.ndarray, second: np.ndarray | int = 0) -> np.ndarray:
+def bits(seed: int, stream: Draw, first: np.ndarray, second: np.ndarray | int = 0) -> np.ndarray:
     """The same bits as `bits_at`, for arrays."""
     key = np.array([stream_key(seed, stream)])
     inner = finalize(key + np.asarray(first).astype(np.uint64) * GOLDEN)
     return finalize(inner + np.atleast_1d(np.asarray(second)).astype(np.uint64) * _ODD)
 
 
-def uniform(seed: int, stream: Stream, first: np.ndarray, second: np.ndarray | int = 0) -> np.ndarray:
+def uniform(seed: int, stream: Draw, first: np.ndarray, second: np.ndarray | int = 0) -> np.ndarray:
     """The same numbers as `uniform_at`, for arrays."""
     return ((bits(seed, stream, first, second) >> _SHIFT11).astype(np.float64) + 0.5) * 2.0**-53

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ping_llm.compiled import kernel
-from ping_llm.simulate.options import Stream, WorldOptions, bits_at, stream_key, uniform, uniform_at
+from ping_llm.simulate.options import Draw, WorldOptions, bits_at, stream_key, uniform, uniform_at
 from ping_llm.simulate.topology import allocate, normal_pair
 
 DAY = 86_400
@@ -43,7 +43,7 @@ def make_schedule(options: WorldOptions, target_weights: np.ndarray) -> Schedule
     assert options.days is not None
     seed, probes = options.seed, options.probes
     ids = np.arange(probes)
-    weights = np.exp(COUNT_SIGMA * normal_pair(seed, Stream.PROBE_COUNT, ids)[0])
+    weights = np.exp(COUNT_SIGMA * normal_pair(seed, Draw.PROBE_COUNT, ids)[0])
     count = 1 + allocate(options.measurements - probes, weights)
     slots = np.minimum(len(target_weights), np.ceil(options.width * np.sqrt(count))).astype(np.int64)
     rounds = -(-count // slots)
@@ -53,18 +53,18 @@ def make_schedule(options: WorldOptions, target_weights: np.ndarray) -> Schedule
     longest = np.searchsorted(INTERVALS, seconds // rounds, side="right") - 1
     # More than one round a second: times repeat, which those of a real dump would not.
     longest = longest.clip(0)
-    shorter = (np.log2(1 / uniform(seed, Stream.PROBE_INTERVAL, ids))).astype(np.int64)
+    shorter = (np.log2(1 / uniform(seed, Draw.PROBE_INTERVAL, ids))).astype(np.int64)
     shortest = np.minimum(longest, 3)
     interval = INTERVALS[np.maximum(longest - shorter, shortest)]
-    start = (uniform(seed, Stream.PROBE_START, ids) * seconds).astype(np.int64)
+    start = (uniform(seed, Draw.PROBE_START, ids) * seconds).astype(np.int64)
 
     first_slot = np.concatenate([[0], np.cumsum(slots)])
     cumulative = np.cumsum(target_weights) / target_weights.sum()
     target = np.empty(first_slot[-1], np.int32)
     phase = np.empty(first_slot[-1], np.int32)
-    keys = stream_key(seed, Stream.SLOT_TARGET), stream_key(seed, Stream.SLOT_PHASE)
+    keys = stream_key(seed, Draw.SLOT_TARGET), stream_key(seed, Draw.SLOT_PHASE)
     _fill_slots(first_slot, interval, cumulative, *keys, target, phase)
-    late_key = stream_key(seed, Stream.TIME_JITTER)
+    late_key = stream_key(seed, Draw.TIME_JITTER)
     return Schedule(count, interval.astype(np.int32), start, first_slot, target, phase, late_key)
 
 

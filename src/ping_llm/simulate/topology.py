@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ping_llm.measurements.addresses import MAPPED_PREFIX
-from ping_llm.simulate.options import Stream, WorldOptions, bits, uniform
+from ping_llm.simulate.options import Draw, WorldOptions, bits, uniform
 
 
 class Region(NamedTuple):
@@ -37,7 +37,7 @@ REGIONS = {
 }
 
 
-class Place(NamedTuple):
+class City(NamedTuple):
     name: str
     region: str
     latitude: float
@@ -47,48 +47,48 @@ class Place(NamedTuple):
 
 
 PLACES = (
-    Place("Amsterdam", "europe", 52.4, 4.9, 6, 10),
-    Place("Frankfurt", "europe", 50.1, 8.7, 8, 12),
-    Place("London", "europe", 51.5, -0.1, 7, 8),
-    Place("Paris", "europe", 48.9, 2.4, 7, 5),
-    Place("Brussels", "europe", 50.8, 4.4, 3, 1),
-    Place("Zurich", "europe", 47.4, 8.5, 4, 2),
-    Place("Vienna", "europe", 48.2, 16.4, 3, 2),
-    Place("Prague", "europe", 50.1, 14.4, 4, 2),
-    Place("Warsaw", "europe", 52.2, 21.0, 3, 2),
-    Place("Milan", "europe", 45.5, 9.2, 4, 2),
-    Place("Madrid", "europe", 40.4, -3.7, 3, 2),
-    Place("Stockholm", "europe", 59.3, 18.1, 3, 3),
-    Place("Helsinki", "europe", 60.2, 24.9, 2, 1),
-    Place("Kyiv", "europe", 50.5, 30.5, 3, 1),
-    Place("Moscow", "europe", 55.8, 37.6, 4, 2),
-    Place("Athens", "europe", 38.0, 23.7, 2, 0),
-    Place("Istanbul", "europe", 41.0, 29.0, 2, 1),
-    Place("Tehran", "europe", 35.7, 51.4, 2, 0),
-    Place("Dubai", "europe", 25.2, 55.3, 1, 1),
-    Place("New York", "america", 40.7, -74.0, 4, 4),
-    Place("Ashburn", "america", 39.0, -77.5, 3, 7),
-    Place("Chicago", "america", 41.9, -87.6, 3, 2),
-    Place("Dallas", "america", 32.8, -96.8, 2, 3),
-    Place("Seattle", "america", 47.6, -122.3, 2, 2),
-    Place("San Jose", "america", 37.3, -121.9, 3, 5),
-    Place("Los Angeles", "america", 34.1, -118.2, 2, 3),
-    Place("Miami", "america", 25.8, -80.2, 1, 1),
-    Place("Toronto", "america", 43.7, -79.4, 2, 1),
-    Place("Tokyo", "asia", 35.7, 139.7, 2, 4),
-    Place("Seoul", "asia", 37.6, 127.0, 1, 1),
-    Place("Hong Kong", "asia", 22.3, 114.2, 1, 3),
-    Place("Singapore", "asia", 1.35, 103.8, 2, 5),
-    Place("Jakarta", "asia", -6.2, 106.8, 1, 0),
-    Place("Mumbai", "asia", 19.1, 72.9, 2, 2),
-    Place("Sydney", "asia", -33.9, 151.2, 2, 3),
-    Place("Auckland", "asia", -36.8, 174.8, 1, 0),
-    Place("Sao Paulo", "latin", -23.5, -46.6, 2, 3),
-    Place("Buenos Aires", "latin", -34.6, -58.4, 1, 0),
-    Place("Santiago", "latin", -33.4, -70.7, 1, 0),
-    Place("Johannesburg", "africa", -26.2, 28.0, 1, 2),
-    Place("Nairobi", "africa", -1.3, 36.8, 1, 0),
-    Place("Lagos", "africa", 6.5, 3.4, 1, 0),
+    City("Amsterdam", "europe", 52.4, 4.9, 6, 10),
+    City("Frankfurt", "europe", 50.1, 8.7, 8, 12),
+    City("London", "europe", 51.5, -0.1, 7, 8),
+    City("Paris", "europe", 48.9, 2.4, 7, 5),
+    City("Brussels", "europe", 50.8, 4.4, 3, 1),
+    City("Zurich", "europe", 47.4, 8.5, 4, 2),
+    City("Vienna", "europe", 48.2, 16.4, 3, 2),
+    City("Prague", "europe", 50.1, 14.4, 4, 2),
+    City("Warsaw", "europe", 52.2, 21.0, 3, 2),
+    City("Milan", "europe", 45.5, 9.2, 4, 2),
+    City("Madrid", "europe", 40.4, -3.7, 3, 2),
+    City("Stockholm", "europe", 59.3, 18.1, 3, 3),
+    City("Helsinki", "europe", 60.2, 24.9, 2, 1),
+    City("Kyiv", "europe", 50.5, 30.5, 3, 1),
+    City("Moscow", "europe", 55.8, 37.6, 4, 2),
+    City("Athens", "europe", 38.0, 23.7, 2, 0),
+    City("Istanbul", "europe", 41.0, 29.0, 2, 1),
+    City("Tehran", "europe", 35.7, 51.4, 2, 0),
+    City("Dubai", "europe", 25.2, 55.3, 1, 1),
+    City("New York", "america", 40.7, -74.0, 4, 4),
+    City("Ashburn", "america", 39.0, -77.5, 3, 7),
+    City("Chicago", "america", 41.9, -87.6, 3, 2),
+    City("Dallas", "america", 32.8, -96.8, 2, 3),
+    City("Seattle", "america", 47.6, -122.3, 2, 2),
+    City("San Jose", "america", 37.3, -121.9, 3, 5),
+    City("Los Angeles", "america", 34.1, -118.2, 2, 3),
+    City("Miami", "america", 25.8, -80.2, 1, 1),
+    City("Toronto", "america", 43.7, -79.4, 2, 1),
+    City("Tokyo", "asia", 35.7, 139.7, 2, 4),
+    City("Seoul", "asia", 37.6, 127.0, 1, 1),
+    City("Hong Kong", "asia", 22.3, 114.2, 1, 3),
+    City("Singapore", "asia", 1.35, 103.8, 2, 5),
+    City("Jakarta", "asia", -6.2, 106.8, 1, 0),
+    City("Mumbai", "asia", 19.1, 72.9, 2, 2),
+    City("Sydney", "asia", -33.9, 151.2, 2, 3),
+    City("Auckland", "asia", -36.8, 174.8, 1, 0),
+    City("Sao Paulo", "latin", -23.5, -46.6, 2, 3),
+    City("Buenos Aires", "latin", -34.6, -58.4, 1, 0),
+    City("Santiago", "latin", -33.4, -70.7, 1, 0),
+    City("Johannesburg", "africa", -26.2, 28.0, 1, 2),
+    City("Nairobi", "africa", -1.3, 36.8, 1, 0),
+    City("Lagos", "africa", 6.5, 3.4, 1, 0),
 )
 
 
@@ -147,7 +147,7 @@ def spread_evenly(sizes: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def as_weights(seed: int, first: int, count: int) -> np.ndarray:
     """Sizes of ASes: a mild power law, in random order."""
-    order = np.argsort(bits(seed, Stream.AS_PLACE, np.arange(first, first + count)), kind="stable")
+    order = np.argsort(bits(seed, Draw.AS_PLACE, np.arange(first, first + count)), kind="stable")
     return (1.0 + order) ** -0.5 if count < 20 else (8.0 + order) ** -0.7
 
 
@@ -182,7 +182,7 @@ def _prefixes(seed: int, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for number, (name, region) in enumerate(REGIONS.items()):
         members = np.flatnonzero([PLACES[index].region == name for index in place])
         free = np.array([block * 256 + second for block in region.ipv4_blocks for second in range(256)])
-        random = bits(seed, Stream.AS_PREFIX, free, number)
+        random = bits(seed, Draw.AS_PREFIX, free, number)
         order = np.argsort(random, kind="stable")[: len(members)]
         ipv4[members] = free[order]
         # 4,608 slots of 227 make the 20 free bits: distinct slots, so distinct prefixes.
@@ -209,7 +209,7 @@ def make_hosts(seed: int, ases: Ases) -> tuple[Hosts, Sites]:
 def _make_sites(seed: int, ases: Ases, sites_of_as: np.ndarray, first_site: np.ndarray) -> Sites:
     as_index = np.repeat(np.arange(len(sites_of_as)), sites_of_as)
     ids = np.arange(len(as_index))
-    north, east = normal_pair(seed, Stream.SITE_PLACE, ids)
+    north, east = normal_pair(seed, Draw.SITE_PLACE, ids)
     spread = np.where(as_index < ases.access, ACCESS_SPREAD, HOSTING_SPREAD)
     centres = np.array([(place.latitude, place.longitude) for place in PLACES])[ases.place[as_index]]
     latitude = np.radians(centres[:, 0] + spread * north.clip(-2, 2))
@@ -221,7 +221,7 @@ def _make_sites(seed: int, ases: Ases, sites_of_as: np.ndarray, first_site: np.n
     return Sites(ids - first_site[as_index], longitude, direction)
 
 
-def normal_pair(seed: int, stream: Stream, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def normal_pair(seed: int, stream: Draw, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Two independent standard normals (Box and Muller)."""
     radius = np.sqrt(-2 * np.log(uniform(seed, stream, ids, 0)))
     angle = 2 * np.pi * uniform(seed, stream, ids, 1)
@@ -235,7 +235,7 @@ def packed_addresses(
     as_index, number = hosts.as_index[rows], hosts.number[rows]
     site_number = sites.number[hosts.site[rows]]
     ids = np.arange(rows.start, rows.stop)
-    salt = bits(seed, Stream.AS_PREFIX, np.arange(len(ases.hosts)), 99)[as_index].astype(np.int64) & 0xFFFF
+    salt = bits(seed, Draw.AS_PREFIX, np.arange(len(ases.hosts)), 99)[as_index].astype(np.int64) & 0xFFFF
     packed = np.zeros((len(ids), 16), np.uint8)
     packed[:, :12] = np.frombuffer(MAPPED_PREFIX, np.uint8)
     packed[:, 12:14] = ases.ipv4_prefix[as_index].astype(">u2").view(np.uint8).reshape(-1, 2)
@@ -248,9 +248,9 @@ def packed_addresses(
         long[:, 4:6] = ((site_number * 40_503 + salt) & 0xFFFF).astype(">u2").view(np.uint8).reshape(-1, 2)
         long[:, 6:8] = (number + 1).astype(">u2").view(np.uint8).reshape(-1, 2)
         if server:
-            long[:, 15] = 1 + bits(seed, Stream.TARGET_INTERFACE, ids) % np.uint64(254)
+            long[:, 15] = 1 + bits(seed, Draw.TARGET_INTERFACE, ids) % np.uint64(254)
         else:
-            interface = bits(seed, Stream.PROBE_INTERFACE, ids)
+            interface = bits(seed, Draw.PROBE_INTERFACE, ids)
             long[:, 8:16] = interface.astype(">u8").view(np.uint8).reshape(-1, 8)
         packed[ipv6] = long[ipv6]
     return packed

@@ -13,7 +13,7 @@ from ping_llm import files
 from ping_llm.errors import PingError
 from ping_llm.measurements import addresses
 from ping_llm.simulate.latency import Latency, Truth
-from ping_llm.simulate.options import WORLD_VERSION, Stream, WorldOptions, stream_key, uniform
+from ping_llm.simulate.options import WORLD_VERSION, Draw, WorldOptions, stream_key, uniform
 from ping_llm.simulate.schedule import Schedule, make_schedule, survey
 from ping_llm.simulate.topology import (
     PLACES,
@@ -138,7 +138,7 @@ class World:
         """int64 [n]: the payload of measurements: their own, or that of their target."""
         if self.options.size_delay == 0:
             return self.sizes[endpoint]
-        return _sizes(uniform(self.options.seed, Stream.SIZE, slots, rounds))
+        return _sizes(uniform(self.options.seed, Draw.SIZE, slots, rounds))
 
     def _packed(self, rows: slice, ipv6: np.ndarray, server: bool) -> np.ndarray:
         return packed_addresses(self.options.seed, self.ases, self.hosts, self.sites, rows, ipv6, server)
@@ -169,7 +169,7 @@ def _build(options: WorldOptions) -> World:
     ases = make_ases(options)
     hosts, sites = make_hosts(seed, ases)
     target_ids = np.arange(targets)
-    rank = np.argsort(uniform(seed, Stream.TARGET_RANK, target_ids), kind="stable")
+    rank = np.argsort(uniform(seed, Draw.TARGET_RANK, target_ids), kind="stable")
     schedule = make_schedule(options, (3.0 + rank) ** -0.7)
     per_hour = np.zeros(options.days * 24, np.int64)
     per_target = np.zeros(targets, np.int64)
@@ -188,8 +188,8 @@ def _build(options: WorldOptions) -> World:
     )
     target_site = hosts.site[probes:]
     probe_ids = np.arange(probes)
-    vary = (0.5 + uniform(seed, Stream.PROBE_JITTER, probe_ids)).astype(np.float32)
-    as_congestion = 2 * uniform(seed, Stream.AS_CONGESTION, np.arange(len(ases.hosts)))
+    vary = (0.5 + uniform(seed, Draw.PROBE_JITTER, probe_ids)).astype(np.float32)
+    as_congestion = 2 * uniform(seed, Draw.AS_CONGESTION, np.arange(len(ases.hosts)))
     latency = Latency(
         probe_as=hosts.as_index[:probes],
         probe_site=hosts.site[:probes],
@@ -206,27 +206,27 @@ def _build(options: WorldOptions) -> World:
         probe_byte_delay=np.float32(options.size_delay * 2 * 8 / 1_000) / column["mbit"],
         target_as=hosts.as_index[probes:],
         target_site=target_site,
-        target_delay=(0.2 + 1.3 * uniform(seed, Stream.TARGET_DELAY, target_ids)).astype(np.float32),
+        target_delay=(0.2 + 1.3 * uniform(seed, Draw.TARGET_DELAY, target_ids)).astype(np.float32),
         target_failure=_target_failure(options, per_target),
         target_zone=np.rint(sites.longitude[target_site] / 15).astype(np.int64),
         site_longitude=sites.longitude,
         site_direction=sites.direction,
         ases=len(ases.hosts),
-        inflation_key=stream_key(seed, Stream.PAIR_INFLATION),
-        detour_key=stream_key(seed, Stream.PAIR_DETOUR),
-        route_length_key=stream_key(seed, Stream.ROUTE_LENGTH),
-        route_offset_key=stream_key(seed, Stream.ROUTE_OFFSET),
-        route_change_key=stream_key(seed, Stream.ROUTE_CHANGE),
-        failure_key=stream_key(seed, Stream.FAILURE),
-        component_key=stream_key(seed, Stream.COMPONENT),
-        jitter_key=stream_key(seed, Stream.JITTER),
-        loss_key=stream_key(seed, Stream.PACKET_LOSS),
-        anycast_key=stream_key(seed, Stream.ANYCAST),
+        inflation_key=stream_key(seed, Draw.PAIR_INFLATION),
+        detour_key=stream_key(seed, Draw.PAIR_DETOUR),
+        route_length_key=stream_key(seed, Draw.ROUTE_LENGTH),
+        route_offset_key=stream_key(seed, Draw.ROUTE_OFFSET),
+        route_change_key=stream_key(seed, Draw.ROUTE_CHANGE),
+        failure_key=stream_key(seed, Draw.FAILURE),
+        component_key=stream_key(seed, Draw.COMPONENT),
+        jitter_key=stream_key(seed, Draw.JITTER),
+        loss_key=stream_key(seed, Draw.PACKET_LOSS),
+        anycast_key=stream_key(seed, Draw.ANYCAST),
         anycast_share=options.anycast_share,
         detour_share=options.detour_share,
         changed_share=options.changed_share,
     )
-    size_draw = uniform(seed, Stream.TARGET_SIZE, np.arange(2 * targets))
+    size_draw = uniform(seed, Draw.TARGET_SIZE, np.arange(2 * targets))
     return World(
         options=options,
         ases=ases,
@@ -247,22 +247,22 @@ def _sizes(drawn: np.ndarray) -> np.ndarray:
 
 def _choose_access(seed: int, ases: Ases, hosts: Hosts, probes: int) -> np.ndarray:
     shares = np.array([kind.share for kind in ACCESSES.values()])
-    order = np.argsort(uniform(seed, Stream.AS_ACCESS, np.arange(ases.access)), kind="stable")
+    order = np.argsort(uniform(seed, Draw.AS_ACCESS, np.arange(ases.access)), kind="stable")
     usual = np.empty(ases.access, np.int64)
     usual[order] = spread_evenly(ases.hosts[: ases.access][order] + 1e-9, shares)
     ids = np.arange(probes)
-    own = np.searchsorted(np.cumsum(shares), uniform(seed, Stream.PROBE_ACCESS, ids, 1)).clip(
+    own = np.searchsorted(np.cumsum(shares), uniform(seed, Draw.PROBE_ACCESS, ids, 1)).clip(
         0, len(shares) - 1
     )
-    is_usual = uniform(seed, Stream.PROBE_ACCESS, ids, 0) < USUAL_ACCESS
+    is_usual = uniform(seed, Draw.PROBE_ACCESS, ids, 0) < USUAL_ACCESS
     return np.where(is_usual, usual[hosts.as_index[:probes]], own).astype(np.uint8)
 
 
 def _access_delay(seed: int, site: np.ndarray, access: np.ndarray) -> np.ndarray:
     """Mostly a matter of the site: neighbours hang on the same exchange."""
     ranges = np.array([kind.delay for kind in ACCESSES.values()])[access]
-    shared = uniform(seed, Stream.PROBE_DELAY, site, 1)
-    own = uniform(seed, Stream.PROBE_DELAY, np.arange(len(site)), 0)
+    shared = uniform(seed, Draw.PROBE_DELAY, site, 1)
+    own = uniform(seed, Draw.PROBE_DELAY, np.arange(len(site)), 0)
     return (ranges[:, 0] + (ranges[:, 1] - ranges[:, 0]) * (0.7 * shared + 0.3 * own)).astype(np.float32)
 
 
@@ -285,11 +285,11 @@ def _target_failure(options: WorldOptions, per_target: np.ndarray) -> np.ndarray
     """
     seed, targets = options.seed, len(per_target)
     ids = np.arange(targets)
-    order = np.argsort(uniform(seed, Stream.TARGET_FAILURE, ids), kind="stable")
+    order = np.argsort(uniform(seed, Draw.TARGET_FAILURE, ids), kind="stable")
     base = np.empty(targets)
     base[order] = np.log((np.arange(targets) + 0.5) / targets) ** 2
     base *= (1 - ACCESS_FAILURE_SHARE) * options.failed_share * options.measurements / (base @ per_target)
-    worst_hour = 18 + 6 * uniform(seed, Stream.TARGET_HOUR, ids)
+    worst_hour = 18 + 6 * uniform(seed, Draw.TARGET_HOUR, ids)
     daily = 1 + 0.6 * np.cos((np.arange(24)[None, :] - worst_hour[:, None]) * (2 * np.pi / 24))
     return np.minimum(base[:, None] * daily, 0.95)
 

@@ -25,7 +25,7 @@ from ping_llm.measurements import addresses
 from ping_llm.measurements.schema import MEASUREMENTS
 from ping_llm.progress import Progress
 from ping_llm.simulate.latency import draw, order_by_time
-from ping_llm.simulate.options import Stream, WorldOptions, bits, uniform
+from ping_llm.simulate.options import Draw, WorldOptions, bits, uniform
 from ping_llm.simulate.schedule import fill
 from ping_llm.simulate.world import WORLD_FILE, World, read_options
 
@@ -161,7 +161,7 @@ def _draw(seed: int, number: int, measurements: int) -> WorldOptions:
     turn = iter(range(100))
 
     def chance() -> float:
-        return float(uniform(seed, Stream.WORLD, np.array([number]), next(turn))[0])
+        return float(uniform(seed, Draw.WORLD, np.array([number]), next(turn))[0])
 
     def between(low: float, high: float) -> float:
         """Log-uniform."""
@@ -180,7 +180,7 @@ def _draw(seed: int, number: int, measurements: int) -> WorldOptions:
         targets=targets,
         days=max(1, round(between(1, 60))),
         ases=max(4, round(math.sqrt(probes + targets) * between(0.7, 4))),
-        seed=int(bits(seed, Stream.WORLD, np.array([number]), 1000)[0] >> np.uint64(1)),
+        seed=int(bits(seed, Draw.WORLD, np.array([number]), 1000)[0] >> np.uint64(1)),
         ipv6_share=ipv6,
         failed_share=fails,
         start=start.isoformat(),

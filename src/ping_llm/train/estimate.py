@@ -73,7 +73,7 @@ def of_data(config: Any) -> dict[str, Any]:
     from ping_llm.contexts.batches import open_rows
     from ping_llm.contexts.kinds import of_kinds
     from ping_llm.contexts.options import Parameters
-    from ping_llm.contexts.plan import Place, Planner, unit_sequences
+    from ping_llm.contexts.plan import Cursor, Planner, unit_sequences
 
     if config.network_data_format == settings.PRETOKENIZED:
         return _of_stored(config)
@@ -83,7 +83,7 @@ def of_data(config: Any) -> dict[str, Any]:
     sequences = unit_sequences(batch)
     parameters = Parameters.of(options, length)
     planner = Planner(store.index, parameters, sequences, length, config.data_shuffle_seed)
-    unit = planner.plan(Place(0, 0), 1)
+    unit = planner.plan(Cursor(0, 0), 1)
     packed = max(len(unit.row) / max(unit.used, 1), 1e-9)
     per_epoch = planner.contexts / packed / batch
     return {

@@ -21,7 +21,7 @@ _TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)
-class Hosts:
+class ProcessGroup:
     """This process among all: `index` of `count`, which meet at `coordinator` (host:port)."""
 
     coordinator: str = ""
@@ -35,7 +35,7 @@ class Hosts:
             raise UsageError(f"the process index must be 0 to {self.count - 1}, not {self.index}")
 
     @classmethod
-    def of(cls, coordinator: str, count: int | None, index: int | None) -> "Hosts":
+    def of(cls, coordinator: str, count: int | None, index: int | None) -> "ProcessGroup":
         """The arguments, else the variables of Slurm, else a single process."""
         if coordinator and count is None:
             count = int(os.environ.get("SLURM_NTASKS", "1"))

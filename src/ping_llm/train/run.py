@@ -23,7 +23,7 @@ from ping_llm.model.packaged import base_folder
 from ping_llm.train import made_with, runs, schedule, settings, wandb
 from ping_llm.train.first_weights import FirstWeights
 from ping_llm.train.hardware import environment, refuse_cpu
-from ping_llm.train.processes import Hosts
+from ping_llm.train.processes import ProcessGroup
 from ping_llm.train.teacher import Teacher
 
 
@@ -58,7 +58,7 @@ def train(
     weights: Path | None = None,
     teacher: Path | None = None,
     minutes: float | None = None,
-    hosts: Hosts | None = None,
+    hosts: ProcessGroup | None = None,
     allow_cpu: bool = False,
 ) -> Outcome:
     """Train, or resume the run in the folder.
@@ -92,7 +92,7 @@ def train(
     words += [f"network_teacher={(base_folder(teacher) or teacher).resolve()}"] if teacher else []
     first = FirstWeights.find(weights, run) if weights else None
     words += [f"load_parameters_path={first.path}"] if first else []
-    hosts = hosts or Hosts()
+    hosts = hosts or ProcessGroup()
     hosts.connect()
 
     seam = import_seam()
@@ -178,7 +178,7 @@ class _Launch:
     path: Path
     words: list[str]
     run: Path
-    hosts: Hosts
+    hosts: ProcessGroup
     about: dict[str, Any]
     teacher: Teacher | None = None
     sessions: list[Any] = field(default_factory=list)
@@ -365,7 +365,7 @@ def check(config: Any) -> None:
     settings.loader_options(config, evaluation=True)
 
 
-def _export(run: Path, hosts: Hosts) -> None:
+def _export(run: Path, hosts: ProcessGroup) -> None:
     if hosts.count == 1:
         from ping_llm.model.export import export
 

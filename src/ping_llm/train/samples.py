@@ -34,7 +34,7 @@ LOW, HIGH = 0.1, 0.9
 
 
 @dataclass(frozen=True)
-class Question:
+class SampleQuestion:
     """The last result of a context.
 
     Attributes:
@@ -50,14 +50,14 @@ class Question:
     rtt: float
 
 
-def questions(batch: dict[str, np.ndarray], encoding: RttEncoding, count: int) -> list[Question]:
+def questions(batch: dict[str, np.ndarray], encoding: RttEncoding, count: int) -> list[SampleQuestion]:
     """Questions of a packed batch: the first contexts that state a destination before their last result."""
     found = list(_questions(batch, encoding))
     # Stable: those with a context first, otherwise as they come.
     return sorted(found, key=lambda question: question.known < _KNOWN)[:count]
 
 
-def _questions(batch: dict[str, np.ndarray], encoding: RttEncoding) -> Iterator[Question]:
+def _questions(batch: dict[str, np.ndarray], encoding: RttEncoding) -> Iterator[SampleQuestion]:
     for tokens, segments in zip(batch["targets"], batch["targets_segmentation"], strict=True):
         for segment in range(1, int(segments.max()) + 1):
             context = tokens[segments == segment]
@@ -68,7 +68,7 @@ def _questions(batch: dict[str, np.ndarray], encoding: RttEncoding) -> Iterator[
             stated = reference.decode(context, encoding)[known]
             assert stated.rtt is not None
             asked = f"{stated.src or 'unnamed source'} → {stated.dst}"
-            yield Question(context[:end].astype(np.int32), asked, known, stated.rtt)
+            yield SampleQuestion(context[:end].astype(np.int32), asked, known, stated.rtt)
 
 
 def _last_result(context: np.ndarray) -> int:
@@ -80,7 +80,7 @@ def _last_result(context: np.ndarray) -> int:
     return 0
 
 
-def answers(engine: Any, encoding: RttEncoding, asked: list[Question]) -> list[dict[str, float]]:
+def answers(engine: Any, encoding: RttEncoding, asked: list[SampleQuestion]) -> list[dict[str, float]]:
     """Median, interval, probability of no reply, and bits of the true code, of each question."""
     prefix = engine.prefill([question.prompt for question in asked], tail=2)
     # As in answers: RTTs above what the schema allows are impossible.
@@ -126,7 +126,7 @@ _SEQUENCES = 8
 class Samples:
     """Asks the questions during a training. What fails ends the samples with a warning, not the training."""
 
-    def __init__(self, run: Path, step: int, steps: int, encoding: RttEncoding, asked: list[Question]):
+    def __init__(self, run: Path, step: int, steps: int, encoding: RttEncoding, asked: list[SampleQuestion]):
         self._run, self._steps, self._encoding, self._asked = run, steps, encoding, asked
         self._records = Records(run / "samples.jsonl", step)
 

@@ -16,8 +16,8 @@ from ping_llm.answer.methods.relation_kernels import (
     QUESTION,
     RESULT,
     SHOWN,
+    AskedPairs,
     Features,
-    Question,
     Shown,
     Side,
     relate,
@@ -84,7 +84,7 @@ def of_matrix(side: Side, end: np.ndarray) -> Shown:
 
 
 def features(
-    matrix: PairMatrix, asked: Question, row: Shown, column: Shown, past: Ranges, time: np.ndarray
+    matrix: PairMatrix, asked: AskedPairs, row: Shown, column: Shown, past: Ranges, time: np.ndarray
 ) -> Features:
     """Compute the features of each question.
 

@@ -71,7 +71,7 @@ class Shown(NamedTuple):
     hidden: np.ndarray
 
 
-class Question(NamedTuple):
+class AskedPairs(NamedTuple):
     """The ends of each question: their numbers (-1: not known) and the rows of their prefixes."""
 
     source: np.ndarray
@@ -337,7 +337,7 @@ def _overall(
 
 @kernel
 def relate(
-    asked: Question, row: Shown, column: Shown, rows: Side, columns: Side, spread: float, out: Features
+    asked: AskedPairs, row: Shown, column: Shown, rows: Side, columns: Side, spread: float, out: Features
 ) -> None:
     sources, destinations = len(rows.start) - 1, len(columns.start) - 1
     own_row, whole_row = np.full(destinations, np.nan), np.full(destinations, np.nan)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ping_llm.answer.methods.base import FLOOR_MS
 from ping_llm.answer.methods.relation_features import PairMatrix, features
-from ping_llm.answer.methods.relation_kernels import TYPICAL, Features, Question, Shown, Side
+from ping_llm.answer.methods.relation_kernels import TYPICAL, AskedPairs, Features, Shown, Side
 from ping_llm.answer.methods.relation_network import Batch
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.history import History, Ranges
@@ -95,7 +95,7 @@ def questions(replies: Columns, random: np.random.Generator) -> Pool:
     kind = random.choice(len(KINDS), count, p=KINDS)
     new_source, new_destination = (kind == 1) | (kind == 3), (kind == 2) | (kind == 3)
     source, destination = of_source[picked], of_destination[picked]
-    asked = Question(
+    asked = AskedPairs(
         source, destination, matrix.sources.of_each[source], matrix.destinations.of_each[destination]
     )
     row = some(matrix.rows, source, destination, new_source, OF_NEW_SOURCE, random)

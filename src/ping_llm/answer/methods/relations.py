@@ -20,7 +20,7 @@ from ping_llm.answer.methods import relation_network as network
 from ping_llm.answer.methods.base import FLOOR_MS, FailureRates, Method, marginal
 from ping_llm.answer.methods.known_pairs import looked_back
 from ping_llm.answer.methods.relation_features import PairMatrix, features, of_matrix
-from ping_llm.answer.methods.relation_kernels import Features, Question, Shown
+from ping_llm.answer.methods.relation_kernels import AskedPairs, Features, Shown
 from ping_llm.answer.methods.relation_network import Weights
 from ping_llm.measurements.columns import Columns, Queries
 from ping_llm.measurements.history import History
@@ -61,7 +61,7 @@ class Relations(Method):
         """Return the input of the network for each query."""
         matrix = self._matrix
         source, destination = matrix.sources.find(queries.src), matrix.destinations.find(queries.dst)
-        asked = Question(
+        asked = AskedPairs(
             source, destination, matrix.sources.rows(queries.src), matrix.destinations.rows(queries.dst)
         )
         row, column = of_matrix(matrix.rows, source), of_matrix(matrix.columns, destination)

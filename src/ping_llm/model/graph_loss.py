@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ping_llm.model.engine import Engine
-from ping_llm.model.onnx import Session
+from ping_llm.model.onnx import OnnxSession
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def compare(engine: Engine, graph: Path, sequences: np.ndarray) -> Loss:
     inputs = np.concatenate([np.zeros((len(sequences), 1), np.int32), sequences], axis=1)
     positions = np.broadcast_to(np.arange(inputs.shape[1], dtype=np.int32), inputs.shape)
     ours = engine.logits(inputs, positions, np.ones_like(inputs)).astype(np.float64)
-    session = Session(graph, engine.config)
+    session = OnnxSession(graph, engine.config)
     session.start(len(inputs))
     half = inputs.shape[1] // 2
     theirs = np.concatenate([session.step(inputs[:, :half]), session.step(inputs[:, half:])], axis=1)
