@@ -159,11 +159,11 @@ def _check_tuning(options: FitOptions, start: Path | None) -> None:
     """Refuse options that need training."""
     if base_folder(start or NAME) is None:
         raise UsageError(
-            f"--minutes 0 trains nothing, and {start} knows only its own data: give minutes, or --from base"
+            f"--minutes 0 tunes the packaged model, and {start} is another: give minutes, or --from base"
         )
     for name, given in (("--final", options.final), ("--config", options.config is not None)):
         if given:
-            raise UsageError(f"{name} is about training, and --minutes 0 trains nothing")
+            raise UsageError(f"{name} is an option of training, and --minutes 0 tunes the packaged model instead")
 
 
 def _fit(
@@ -207,7 +207,7 @@ def _fit(
     config, overrides = choose_config(options, len(network_train))
     minutes = options.minutes * (1 - FINAL_SHARE if options.final else 1)
     if tuned:
-        say("3/5 no training: the packaged network answers from the data")
+        say("3/5 no transformer is trained: step 4 tunes the packaged model")
     else:
         weights = first_weights(start, options, config)
         say(f"3/5 train {config} for {minutes:g} minutes" + (f", from {weights}" if weights else ""))
