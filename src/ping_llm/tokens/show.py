@@ -22,7 +22,7 @@ from ping_llm.tokens.vocab import BYTE0, DEFAULT_FIELDS, OPTIONAL, Field, starts
 
 @dataclass(frozen=True)
 class ShownField:
-    """One field's tokens and what they mean."""
+    """The tokens of one field and their meaning."""
 
     ids: tuple[int, ...]
     meaning: str
@@ -33,13 +33,13 @@ class ShownField:
 
     @property
     def bytes(self) -> str:
-        """Its bytes in hexadecimal, with the PREFIX_END that may follow."""
+        """The bytes of the field in hexadecimal, with the PREFIX_END that may follow."""
         return " ".join(token_name(token) for token in self.ids[1:])
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A measurement as it was given, and its tokens."""
+    """A given measurement and its tokens."""
 
     statement: Statement
     fields: tuple[ShownField, ...]
@@ -98,7 +98,7 @@ def show_context(context: Sequence[Statement], encoding: RttEncoding) -> list[Sh
 
 
 def _split(ids: Sequence[int]) -> Iterator[list[int]]:
-    """Cut a measurement before each role."""
+    """Split the tokens of a measurement before each role."""
     part: list[int] = []
     for token in ids:
         if starts_field(token) and part:
@@ -147,7 +147,7 @@ def _bin(encoding: RttEncoding, code: int) -> str:
 
 
 def time_text(seconds: int) -> str:
-    """ISO 8601, as far as that reaches."""
+    """A time in ISO 8601, or in seconds if it is out of its range."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
@@ -237,7 +237,7 @@ def _state(order: tuple[Field, ...], src: str, dst: str, seconds: int, rtt: floa
 
 
 def examples() -> list[tuple[str, list[Statement]]]:
-    """Titled contexts. Addresses are those set aside for documentation."""
+    """Example contexts with titles. Their addresses are those reserved for documentation."""
     probe, target = "192.0.2.1", "198.51.100.7"
     return [
         (
