@@ -1,4 +1,7 @@
-"""Names of the ASCII codes that compiled loops compare with. Numba freezes them, so names cost nothing."""
+"""Names of the ASCII codes that compiled loops compare with.
+
+Numba treats globals as constants, so the names cost nothing at run time.
+"""
 
 TAB, NEWLINE, RETURN, SPACE = b"\t\n\r "
 QUOTE, COMMA, MINUS, DOT = b'",-.'

@@ -1,13 +1,13 @@
-"""`kernel`: the one way in which this package compiles a function.
+"""The decorator `kernel`, with which this package compiles all its Numba functions.
 
-Compiled code is cached on disk, since compiling the loader's kernels takes tens of seconds. Numba looks only
-at the file that a function is defined in: after a change to a function or a constant that a kernel takes from
-*another* file, it would go on running the stale code. So each file's kernels have a cache folder that is
-named after a digest of the file and of all files of this package that it imports, directly or not, so that
-installations of the same source share what one of them compiled. Processes that need the same kernel at the
-same time wait for the first: without that, each worker of a loader compiles all of them (31 s for `batches
-stats`). Where no folder can be written, kernels are compiled at each start: slow, and still right. Numba's
-configuration stays as it is: the process may have kernels of its own.
+Compiled code is cached on disk, since compiling the loader's kernels takes tens of seconds. Numba's own cache
+checks only the file in which a function is defined: after a change to a function or constant that a kernel
+imports from *another* file, it would keep running stale code. So the kernels of each file have a cache folder
+named after a digest of that file and of all files of this package that it imports, directly or indirectly.
+Installations of the same source share this cache. Processes that need the same kernel at the same time wait
+for the first one to compile it; otherwise each worker of a loader would compile all of them (31 s for
+`batches stats`). Where no folder is writable, kernels are compiled at each start, which is slow but correct.
+Numba's global configuration is not changed, because the process may have kernels of its own.
 """
 
 import contextlib
@@ -26,26 +26,27 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvid
 
 from ping_llm.files import cache_folder, can_write, say_no_cache
 
-#: Whether kernels are compiled. In an edge export's runner they are not.
+#: Whether kernels are compiled. The runner of an edge export does not compile them.
 COMPILED = True
 
 _THIS = Path(__file__)
 _PACKAGE = _THIS.parent
-#: Longer than any kernel takes to compile: whoever has waited for so long compiles by itself.
+#: Longest wait for another process, in seconds. No kernel takes longer to compile; a process that has waited
+#: this long compiles the kernel itself.
 _WAIT_S = 120
-#: At the top of a file only: what a function imports late, no kernel can name.
+#: Import statements at the top level of a file. Kernels cannot use names that a function imports in its body.
 _IMPORT = re.compile(r"^from (ping_llm[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile at the first call, cache on disk, and run without the GIL, so that threads run side by side."""
+    """Compile at the first call, cache on disk, and run without the GIL, so that threads run in parallel."""
     compiled = numba.njit(nogil=True)(function)
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if not chosen and _cache_root() is None:
         say_no_cache()
         return compiled
     try:
-        # What numba.njit(cache=True) does, with its own class.
+        # numba.njit(cache=True) does the same with Numba's own cache class.
         compiled._cache = _Cache(function) if chosen else _OwnCache(function)  # type: ignore[attr-defined]
     except (RuntimeError, OSError):
         say_no_cache(f"the cache folder {chosen or _cache_root()} cannot be written")
@@ -53,10 +54,11 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 class _Cache(FunctionCache):
-    """Numba's cache, whose troubles are not the caller's: a damaged entry is compiled anew.
+    """Numba's cache, with errors handled and a lock: a damaged entry is compiled again.
 
-    Numba loads, compiles what is not there and saves it. From the first to the last a lock is held. Kernels
-    call each other without circles, so those who wait for each other do not either.
+    Numba loads an entry, or compiles and saves it if it is missing. The lock is held from the failed load
+    until the save. The calls between kernels have no cycles, so processes cannot wait for each other in a
+    cycle.
     """
 
     _lock: IO[bytes] | None = None
@@ -73,7 +75,7 @@ class _Cache(FunctionCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             super().save_overload(sig, data)
-        except Exception as error:  # a full disk, most likely
+        except Exception as error:  # most likely a full disk
             say_no_cache(f"compiled code cannot be kept in {self.cache_path} ({error})")
         finally:
             self._unlock()
@@ -81,13 +83,13 @@ class _Cache(FunctionCache):
     def _load(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # unpickling half a file raises whatever it likes
+        except Exception:  # unpickling a truncated file can raise any exception
             with contextlib.suppress(Exception):
                 self.flush()
             return None
 
     def _wait_for_others(self) -> None:
-        with contextlib.suppress(OSError):  # a file system without locks: each compiles by itself
+        with contextlib.suppress(OSError):  # without file locks, each process compiles for itself
             path = Path(self.cache_path, f"{self._impl.filename_base}.lock")
             self._lock = path.open("wb")
             limit = time.monotonic() + _WAIT_S
@@ -102,13 +104,13 @@ class _Cache(FunctionCache):
             with contextlib.suppress(OSError):
                 fcntl.flock(
                     self._lock, fcntl.LOCK_UN
-                )  # closing is not enough while a forked child has it too
+                )  # closing is not enough while a forked child also has it open
             self._lock.close()
             self._lock = None
 
 
 class _Locator(UserProvidedCacheLocator):
-    """Below our root, in the folder of the function's digest: the same wherever the package is installed."""
+    """Cache folder below `_cache_root()`, named by the file's digest, so the same for all installations."""
 
     def __init__(self, function: Callable[..., Any], file: str):
         super().__init__(function, file)
@@ -136,7 +138,7 @@ class _OwnCache(_Cache):
 
 @cache
 def _cache_root() -> Path | None:
-    """Below the user's cache folder, else beside the package; None where neither can be written."""
+    """The `kernels` folder in the user's cache folder, else in the package's; None if neither is writable."""
     beside = _PACKAGE / "__pycache__" / "kernels"
     return cache_folder("kernels") or (beside if can_write(beside) else None)
 
@@ -155,14 +157,14 @@ def _with_imports(path: Path) -> set[Path]:
         file = waiting.pop()
         if file not in found:
             found.add(file)
-            if file != _THIS:  # which decides how to compile, and uses nothing of others for that
+            if file != _THIS:  # this file uses nothing from its imports that changes compiled code
                 waiting += _imported(file)
     return found
 
 
 @cache
 def _imported(path: Path) -> tuple[Path, ...]:
-    """The package's files that a file imports; `from ping_llm.tokens import vocab` names two."""
+    """The files of this package that a file imports; `from ping_llm.tokens import vocab` names two."""
     files = []
     for module, names in _IMPORT.findall(path.read_text(encoding="utf-8")):
         folder = _PACKAGE.joinpath(*module.split(".")[1:])

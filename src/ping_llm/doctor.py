@@ -1,4 +1,4 @@
-"""What this machine has, what each part is needed for, and how to get what is missing."""
+"""Report on this machine: what it has, what each part is needed for, and how to get what is missing."""
 
 import importlib.metadata
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 
-#: Extra → the packages whose presence means that it is installed.
+#: Extra → packages that must be present for the extra to be installed.
 _EXTRAS = {
     "query": ("jax", "orbax-checkpoint", "safetensors"),
     "train": ("maxtext", "flax", "omegaconf", "pydantic", "tensorboardx"),
@@ -42,7 +42,7 @@ _EXTRA_PURPOSES = {
     "mmdb": "places of addresses from a database",
     "dev": "make test, make lint",
 }
-#: ArrayRecord keeps one file descriptor per shard; 100–500 shards are usual.
+#: Recommended limit of open files. ArrayRecord keeps one file descriptor per shard; 100–500 shards are usual.
 _OPEN_FILES_WANTED = 4096
 _MEMORY_WANTED_GIB = 4
 _DISK_WANTED_GIB = 5
@@ -50,7 +50,11 @@ _DISK_WANTED_GIB = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `state`: ok, missing (an option), differs (from the pin), broken (required)."""
+    """One line of the report.
+
+    `state` is ok, missing (something optional), differs (from the pinned version or the recommended value) or
+    broken (something required).
+    """
 
     part: str
     found: str
@@ -63,7 +67,7 @@ class Finding:
 
 
 def examine(folder: Path = Path()) -> list[Finding]:
-    """Look at the machine; `folder` is where runs would be written."""
+    """Examine the machine; `folder` is where runs would be written."""
     return [_python(), *_packages(), *_machine(folder), _accelerators(), _java(), _slurm()]
 
 
@@ -79,7 +83,7 @@ def _python() -> Finding:
 
 
 def read_pins() -> dict[str, str]:
-    """Package → version from constraints.txt: of the checkout, or the copy inside the installed package."""
+    """Package → version from constraints.txt of the checkout, or from its copy in the installed package."""
     for path in (_HERE.parents[1] / "constraints.txt", _HERE / "constraints.txt"):
         if path.is_file():
             lines = path.read_text().splitlines()
@@ -120,7 +124,7 @@ def _packages() -> list[Finding]:
 
 
 def _install(extra: str) -> str:
-    """The command that installs an extra: in a checkout with its pins, elsewhere with pip."""
+    """The command that installs an extra: bootstrap.sh (pinned versions) in a checkout, pip elsewhere."""
     if (_HERE.parents[1] / "scripts" / "bootstrap.sh").is_file():
         return f"scripts/bootstrap.sh {extra}".rstrip()
     return f'pip install "ping-llm[{extra}]"' if extra else "pip install ping-llm"
@@ -169,7 +173,7 @@ def _at_least(part: str, gib: float, wanted: float, purpose: str, remedy: str) -
 
 
 def _first_line(*command: str) -> str | None:
-    """The first line a program prints, or None where it does not run."""
+    """The first line that a program prints, or None if it cannot be run or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -178,7 +182,7 @@ def _first_line(*command: str) -> str | None:
     return lines[0] if done.returncode == 0 and lines else None
 
 
-#: What `jax[cuda12]` adds to JAX.
+#: Packages that `jax[cuda12]` adds to JAX.
 _CUDA_WHEELS = ("jax-cuda12-plugin", "jax-cuda12-pjrt")
 
 
@@ -195,7 +199,7 @@ def _accelerators() -> Finding:
 
 
 def _gpu(name: str, purpose: str) -> Finding:
-    """Whether JAX can use the GPU that the driver shows."""
+    """Check whether JAX can use the GPU that the driver lists."""
     missing = [wheel for wheel in _CUDA_WHEELS if _installed_version(wheel) is None]
     if missing:
         found = f"{name}, which JAX does not see: {', '.join(missing)} not installed"

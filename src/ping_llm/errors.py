@@ -1,4 +1,4 @@
-"""The errors a user sees: whole sentences that name the file, the value and the way out."""
+"""The errors a user sees: full sentences that name the file, the value and how to fix it."""
 
 
 class PingError(Exception):

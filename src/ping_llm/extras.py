@@ -1,10 +1,10 @@
-"""Which extra of the package brings what is not installed: `pip install "ping-llm[query]"`."""
+"""Checks for optional dependencies, and the extra that installs them: `pip install "ping-llm[query]"`."""
 
 import importlib.util
 
 from ping_llm.errors import PingError
 
-#: Extra → the modules of others that our code imports from it.
+#: Extra → third-party modules that our code imports from it.
 MODULES = {
     "query": ("jax", "orbax", "safetensors"),
     "train": ("maxtext", "flax", "omegaconf", "pydantic", "tensorboardX"),
@@ -20,10 +20,10 @@ MODULES = {
 
 
 def need(extra: str) -> None:
-    """Refuse before the work begins, not in the middle of it.
+    """Check that the modules of an extra are installed, before any work begins.
 
     Raises:
-      PingError: a module of the extra is not installed; says what to install.
+      PingError: a module of the extra is not installed; the text says what to install.
     """
     for module in MODULES[extra]:
         if importlib.util.find_spec(module) is None:
@@ -31,7 +31,7 @@ def need(extra: str) -> None:
 
 
 def missing(error: ModuleNotFoundError) -> str:
-    """What to install, in a sentence."""
+    """A sentence that says what to install."""
     module = (error.name or "").partition(".")[0]
     for extra, modules in MODULES.items():
         if module in modules:

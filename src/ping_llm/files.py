@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: write aside, fsync, rename. And the user's cache folder."""
+"""Atomic file writes (write to a temporary file, fsync, rename), and the user's cache folder."""
 
 import errno
 import json
@@ -12,12 +12,12 @@ from typing import Any
 
 from ping_llm.errors import PingError
 
-#: What the name of a picture may end in.
+#: File name suffixes of pictures.
 PICTURES = (".png", ".svg", ".pdf")
 
 
 def sync_directory(directory: Path) -> None:
-    """Make renames inside `directory` survive a power cut."""
+    """Make renames inside `directory` survive a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -38,10 +38,10 @@ def publish(aside: Path, path: Path) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a path aside to write to; on success it becomes `path`, on an error it is removed."""
+    """Yield a temporary path to write to; on success it is renamed to `path`, on an error it is removed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:  # a file, which mkdir says in a way that nobody understands
+    except FileExistsError:  # the parent is a file; NotADirectoryError says so more clearly
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent)) from None
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -52,10 +52,10 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path, *names: str) -> None:
-    """Remove what killed processes left aside of these files; only for the one writer of the folder.
+    """Remove the temporary files that killed processes left; call it only as the only writer of the folder.
 
     Args:
-      names: of the files, or patterns.
+      names: File names or patterns, of the final files.
     """
     for name in names:
         for left in folder.glob(f".{name}.*.part"):
@@ -72,7 +72,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Stable JSON: indented, keys in the order given, a newline at the end."""
+    """Write reproducible JSON: indented, keys in the order given, a newline at the end."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -80,7 +80,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The keys of a YAML file such as a run's config.yml.
 
     Raises:
-      PingError: it cannot be read, or holds something else.
+      PingError: the file cannot be read, or does not hold a mapping.
     """
     import yaml
 
@@ -94,17 +94,20 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def cache_folder(name: str) -> Path | None:
-    """`ping-llm/NAME` below the user's cache folder, or None where none can be written."""
+    """The folder `ping-llm/NAME` in the user's cache folder, or None if it is not writable."""
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # no HOME, and a user without an entry
+    except RuntimeError:  # HOME is not set, and the user has no passwd entry
         return None
     folder = Path(base) / "ping-llm" / name
     return folder if can_write(folder) else None
 
 
 def can_write(folder: Path) -> bool:
-    """Whether a folder is there, or can be made, and takes files. Permissions alone do not tell."""
+    """Whether files can be written to a folder, which is created if missing.
+
+    This writes a temporary file, because permissions alone do not decide it.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -114,7 +117,7 @@ def can_write(folder: Path) -> bool:
 
 
 def say_no_cache(why: str = "no cache folder can be written") -> None:
-    """Say once, in this process and those that it starts, that each start compiles anew."""
+    """Warn, once for this process and its child processes, that each start compiles all kernels again."""
     if not os.environ.get(_NO_CACHE_SAID):
         os.environ[_NO_CACHE_SAID] = "1"
         print(
@@ -128,7 +131,7 @@ _NO_CACHE_SAID = "PING_LLM_NO_CACHE_SAID"
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object of a file."""
+    """Read the JSON object in a file."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

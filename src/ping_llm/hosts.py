@@ -1,6 +1,6 @@
-"""Hosts: which are this machine, and when one wishes to be asked again.
+"""HTTP hosts: whether one is this machine, and when a server wants the next try.
 
-Imports little: the parent of a server's workers must have no threads.
+This module imports little, because the parent process of a server's workers must have no threads.
 """
 
 import ipaddress
@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
-#: Seconds after which a server closes a connection that is idle.
+#: Seconds after which a server closes an idle connection.
 IDLE_SECONDS = 5
 
 
@@ -21,7 +21,7 @@ def is_loopback(host: str) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds until another try is wished for, from a number or a date; 0 without one."""
+    """Seconds to wait by the Retry-After header, which is a number or a date; 0 without a valid header."""
     text = headers.get("retry-after", "").strip()
     if text.isdecimal():
         return float(text[:9])

@@ -1,6 +1,6 @@
-"""Tables of other libraries in and out: pandas, polars, pyarrow, or whatever speaks Arrow's C stream.
+"""Conversion from and to tables of other libraries: pandas, polars, pyarrow, or any Arrow C stream.
 
-None of them is imported here but pyarrow: a table brings its own library along.
+Only pyarrow is imported here; the library of a table is already loaded.
 """
 
 import hashlib
@@ -20,25 +20,25 @@ class Table(Protocol):
 
 
 def is_table(value: object) -> bool:
-    """Whether `to_arrow` reads it. A dictionary of columns is one as well."""
+    """Whether `to_arrow` can read the value. A dictionary of columns is also a table."""
     return isinstance(value, Table | dict) or _is_pandas(value) or hasattr(value, "__arrow_c_array__")
 
 
 def to_arrow(value: Any) -> "pa.Table":
-    """A pyarrow table of any table, its texts as plain strings."""
+    """Convert any table to a pyarrow table, with all text columns as plain strings."""
     import pyarrow as pa
 
     if _is_pandas(value):
         table = pa.Table.from_pandas(value, preserve_index=False)
     else:
         table = value if isinstance(value, pa.Table) else pa.table(value)
-    # Polars hands out string views, pandas large strings and dictionaries: one type is enough to handle.
+    # Polars gives string views, pandas large strings and dictionaries; callers handle one string type only.
     fields = [field.with_type(pa.string()) if _is_text(field.type) else field for field in table.schema]
     return table.cast(pa.schema(fields)) if fields else table
 
 
 def like(table: "pa.Table", original: Any) -> Any:
-    """The table as one of the library that `original` is of; pyarrow's own where that is not known."""
+    """Convert the table to the library of `original`; unchanged (pyarrow) if that library is unknown."""
     if _is_pandas(original):
         frame = table.to_pandas()
         frame.index = original.index
@@ -49,7 +49,10 @@ def like(table: "pa.Table", original: Any) -> Any:
 
 
 def write_beside(table: "pa.Table", folder: Path) -> Path:
-    """The table as a Parquet file beside a folder, named by its content: another table is another input."""
+    """Write the table to a Parquet file beside a folder and return its path.
+
+    The name contains a digest of the content, so that a different table is a different input.
+    """
     import pyarrow.parquet as pq
 
     from ping_llm.files import whole_file
@@ -79,6 +82,6 @@ def _is_text(kind: "pa.DataType") -> bool:
 
 
 def _is_pandas(value: object) -> bool:
-    # Since 2.2 pandas has the stream as well; its own way also drops the index, which is no column.
+    # pandas has the Arrow stream since 2.2, but from_pandas also drops the index, which is not a column.
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, pandas.DataFrame)

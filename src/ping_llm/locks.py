@@ -1,8 +1,8 @@
-"""One writer per output folder.
+"""A lock that allows one writer per output folder.
 
-The lock is an flock on the file `.lock` inside the folder: the kernel releases it when its process ends,
-however it ends. The file says who holds it. It is removed when the work is done; one that a killed process
-left is simply locked again.
+The lock is an flock on the file `.lock` in the folder: the operating system releases it when the process
+ends, however it ends. The file says which process holds the lock. It is removed when the work is done; a file
+that a killed process left is locked again.
 """
 
 import errno
@@ -22,27 +22,29 @@ from ping_llm.errors import PingError, UsageError
 
 LOCK_FILE = ".lock"
 
-#: The folders that a thread holds for its parts as well.
+#: Per thread: the folders it has locked in whose blocks nested calls may enter the same folder again.
 _HERE = threading.local()
 
-#: More than a holder's note can be.
+#: Bytes read of the lock file; the note of a holder is always shorter.
 _NOTE_BYTES = 4096
 
-#: What flock says on a file system without locks (some network file systems).
+#: Errors of flock on a file system without locks (some network file systems).
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
 def only_writer(out: Path, work: str, *, with_parts: bool = False) -> Iterator[None]:
-    """Hold the folder `out`, made if need be, while the block runs; a folder left empty is removed again.
+    """Lock the folder `out` while the block runs.
+
+    The folder is created if missing, and removed again if this call created it and it is empty at the end.
 
     Args:
-      work: what is done, for the message to others: "ingest".
-      with_parts: whether the block calls others that hold the same folder, in this thread, as parts of it.
+      work: Name of the work, for the error message of other processes, such as "ingest".
+      with_parts: Whether the block may call `only_writer` for the same folder again, in the same thread.
 
     Raises:
-      PingError: somebody else holds it (the text says who), or it cannot be written to.
-      UsageError: it is not a folder.
+      PingError: another process holds the lock (the text says which), or the folder is not writable.
+      UsageError: `out` is not a folder.
     """
     held: set[str] = _HERE.__dict__.setdefault("held", set())
     place = os.path.realpath(out)
@@ -57,7 +59,8 @@ def only_writer(out: Path, work: str, *, with_parts: bool = False) -> Iterator[N
         yield
     finally:
         held.discard(place)
-        # While it is still held: whoever opened it meanwhile sees that it is gone, and opens the next one.
+        # Remove the file while the lock is held: a process that has opened it meanwhile sees that it is gone,
+        # and opens a new one.
         if _is_current(lock, out / LOCK_FILE):
             with suppress(OSError):
                 (out / LOCK_FILE).unlink()
@@ -86,7 +89,7 @@ def _acquire(out: Path, work: str) -> int:
 
 
 def _open(out: Path, path: Path) -> int:
-    """Open the lock, never through a link, and without changing what is in it."""
+    """Open the lock file without following links and without changing its content."""
     while True:
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -95,7 +98,7 @@ def _open(out: Path, path: Path) -> int:
         except FileNotFoundError:
             if out.is_symlink():
                 raise UsageError(f"{out} is a symbolic link to nothing; name another folder") from None
-            # Whoever had made the folder has just removed it.
+            # The process that created the folder has just removed it: try again.
         except (FileExistsError, NotADirectoryError):
             raise UsageError(f"{out} is not a folder, or lies below a file; name another folder") from None
         except OSError as error:
@@ -114,7 +117,7 @@ def _not_a_lock(path: Path) -> PingError:
 
 
 def _is_held(lock: int, out: Path) -> bool:
-    """Take the lock; True if somebody else has it."""
+    """Try to take the lock; return True if another process holds it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -130,7 +133,7 @@ def _is_held(lock: int, out: Path) -> bool:
 
 
 def _is_current(lock: int, path: Path) -> bool:
-    """Is the file that was locked still the one in the folder?"""
+    """Whether the locked file is still the one in the folder."""
     try:
         return os.path.samestat(os.fstat(lock), path.lstat())
     except OSError:
@@ -147,7 +150,7 @@ def _write_note(lock: int, path: Path, work: str) -> None:
         "work": work,
         "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
     }
-    with suppress(OSError):  # on a full disk the lock holds without its note
+    with suppress(OSError):  # on a full disk the lock works without its note
         os.ftruncate(lock, 0)
         os.pwrite(lock, json.dumps(note).encode(), 0)
 

@@ -1,6 +1,6 @@
-"""How pages and pictures look.
+"""Layout of HTML pages and of figures.
 
-Self-contained HTML pages: one stylesheet for a phone and a desk, light and dark. Nothing is fetched.
+Pages are self-contained and load nothing: one stylesheet for small and large screens, light and dark.
 """
 
 import html
@@ -31,7 +31,7 @@ th:first-child, td:first-child { text-align: left; white-space: nowrap; position
 
 
 def document(title: str, body: str, style: str = "") -> str:
-    """A whole page around `body`; `style` is added to the stylesheet."""
+    """A complete HTML page with `body`; `style` is appended to the stylesheet."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -41,10 +41,10 @@ def document(title: str, body: str, style: str = "") -> str:
 
 
 def tidy_figure(figure: Any, legend_below: bool = True) -> None:
-    """Numbers on logarithmic axes as numbers ("40", not "4 × 10¹"), and the legend off the data.
+    """Label logarithmic axes with plain numbers ("40", not "4 × 10¹"), and move the legend off the data.
 
     Args:
-      legend_below: whether to move legends below the plot, for figures with a constrained layout.
+      legend_below: Whether to move legends below the plot, for figures with a constrained layout.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -54,7 +54,7 @@ def tidy_figure(figure: Any, legend_below: bool = True) -> None:
                 continue
             axis.set_major_formatter(lambda value, _: f"{value:,g}")
             low, high = sorted(axis.get_view_interval())
-            if low > 0 and high < 50 * low:  # one or two powers of ten: too few labels
+            if low > 0 and high < 50 * low:  # one or two powers of ten alone are too few labels
                 axis.set_minor_locator(LogLocator(subs=(2, 5)))
                 axis.set_minor_formatter(lambda value, _: f"{value:,g}")
             else:

@@ -1,4 +1,4 @@
-"""What a path names: a path that exists is that path, whatever characters it has; others are patterns."""
+"""Path handling: a path that exists is taken literally, whatever its characters; others are patterns."""
 
 import glob
 import os
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from ping_llm.errors import PingError
 
-#: Control characters but for newlines and tabs, what stands for bytes that are not UTF-8, and marks that
-#: change the direction of writing.
+#: Control characters except newlines and tabs, surrogates that stand for bytes that are not UTF-8, and marks
+#: that change the writing direction.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
 def matching_files(pattern: str) -> list[Path]:
-    """Files that a pattern matches; the longest leading part of it that exists is taken literally.
+    """Files that match a pattern; the longest leading part of the pattern that exists is taken literally.
 
-    So `d[1]/*.parquet` reads the folder d[1] if there is one, never d1.
+    So `d[1]/*.parquet` reads the folder d[1] if it exists, never d1.
     """
     literal = Path()
     parts = Path(pattern).parts
@@ -30,12 +30,12 @@ def matching_files(pattern: str) -> list[Path]:
 
 
 def sql_path(path: Path) -> str:
-    """A file's name in SQL for DuckDB, which takes every name for a pattern, and ~ for the home folder."""
+    """A file name quoted for DuckDB's SQL and escaped: DuckDB takes names as patterns, and expands ~."""
     return "'" + duckdb_path(path).replace("'", "''") + "'"
 
 
 def duckdb_path(path: Path) -> str:
-    """A file's name for DuckDB as a parameter.
+    """A file name escaped for use as a DuckDB parameter.
 
     Raises:
       PingError: the name is not UTF-8.
@@ -47,15 +47,15 @@ def duckdb_path(path: Path) -> str:
 
 
 def literal(path: Path) -> Path:
-    """The same file for PyArrow, which takes a leading ~ for the home folder."""
+    """The same file, named for PyArrow, which expands a leading ~ to the home folder."""
     return path.absolute() if str(path).startswith("~") else path
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Every file below a folder, those in linked folders included, each folder once.
+    """All files below a folder, including those in linked folders; each folder is visited once.
 
-    What cannot be looked at (a link to nothing or to itself, a folder without permission) is among them, so
-    that whoever opens it says why; sockets, pipes and devices are not.
+    Paths that cannot be examined (a link to nothing or to itself, a folder without permission) are included,
+    so that opening them gives an error message; sockets, pipes and devices are not.
     """
     yield from _files_below(folder, set())
 
@@ -83,7 +83,7 @@ def _files_below(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
 
 
 def holds_measurements(folder: Path, file: Path) -> bool:
-    """Whether a file of a folder that we wrote holds measurements, by its name."""
+    """Whether a file in a folder written by this package holds measurements, by its name."""
     below = file.relative_to(folder).parts
     hidden = any(part.startswith((".", "_")) for part in below)
     rejected = "rejects" in (folder.name, *below[:-1])
@@ -91,17 +91,17 @@ def holds_measurements(folder: Path, file: Path) -> bool:
 
 
 def utf8_name(name: str) -> str:
-    """A file's name as text that can be written anywhere: bytes that are not UTF-8 become \\xNN."""
+    """A file name as valid UTF-8 text: bytes that are not UTF-8 become \\xNN."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def printable(text: str) -> str:
-    """Text for a terminal: names may hold its control codes, which become \\xNN."""
+    """Text that is safe to print on a terminal: control codes, which names may contain, become \\xNN."""
     return _UNPRINTABLE.sub(lambda found: _escape(found[0]), text)
 
 
 def _escape(character: str) -> str:
     code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, as Python holds it in a name
+    if 0xDC80 <= code <= 0xDCFF:  # Python's surrogate for a byte that is not UTF-8
         code -= 0xDC00
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -10,7 +10,7 @@ class StatusLine:
     """One line of status on stderr. On a terminal each line replaces the one before it, until the last."""
 
     def __init__(self, started: float = 0.0):
-        """The first line is due an interval after `started`."""
+        """Make the first line due one interval after `started`."""
         self._terminal = sys.stderr.isatty()
         self._interval = 0.1 if self._terminal else 10.0
         self._written = started
@@ -28,7 +28,7 @@ class StatusLine:
 
 
 class Progress:
-    """Counts towards a total and reports the count on stderr.
+    """Count towards a total and report the count on stderr.
 
     Use as a context manager and call `advance` in the loop. A line is written at most ten times per second
     on a terminal and every ten seconds elsewhere, so calling `advance` often is cheap.

@@ -1,4 +1,4 @@
-"""What was used last, within a bound: the one cache of the project."""
+"""A bounded cache of the most recently used values, the only cache class of this project."""
 
 import threading
 from collections import OrderedDict
@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 
 
 class Recent[Key: Hashable, Value]:
-    """Keeps the values used last while their sizes add up to at most `most`. Safe to use from threads."""
+    """Keep the most recently used values, up to a total size of `most`. Safe to use from threads."""
 
     def __init__(self, most: int, size: Callable[[Value], int] = lambda value: 1):
         self._most, self._size, self._held = most, size, 0
@@ -24,7 +24,7 @@ class Recent[Key: Hashable, Value]:
             return self._values[key]
 
     def get_or(self, key: Key, make: Callable[[], Value]) -> Value:
-        """The value of a key; one that is not kept is made, and kept. Two threads may make the same."""
+        """Return the value of a key; a missing one is made and kept. Two threads may make the same value."""
         found = self.get(key)
         if found is None:
             found = make()
@@ -32,7 +32,7 @@ class Recent[Key: Hashable, Value]:
         return found
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep a value; one that is larger than the bound by itself is not kept."""
+        """Store a value, unless it alone is larger than the bound."""
         size = self._size(value)
         if size > self._most:
             return

@@ -1,4 +1,4 @@
-"""The Spark session of a command, work that it spreads, and what an error of Spark means."""
+"""Spark sessions, distribution of work over Spark workers, and readable Spark errors."""
 
 import contextlib
 import os
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def spark_session(name: str, master: str | None) -> tuple[Any, bool]:
-    """The session that is there (spark-submit, a notebook), or a new one; whether it is new.
+    """Return the active session (spark-submit, a notebook) or a new one, and whether it is new.
 
     Args:
-      name: of the application, for Spark's own pages.
-      master: such as yarn. None: what spark-submit or the environment says.
+      name: Name of the application, shown in Spark's web interface.
+      master: Spark master, such as yarn. None: the one set by spark-submit or the environment.
     """
     try:
         from pyspark.sql import SparkSession
@@ -30,12 +30,12 @@ def spark_session(name: str, master: str | None) -> tuple[Any, bool]:
     active = SparkSession.getActiveSession()
     if active is not None:
         return active, False
-    # Workers must run the Python that has this package; on a cluster its image or archive says which.
+    # Workers must run the Python that has this package; on a cluster, its image or archive sets the variable.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     if master:
         builder = builder.master(master)
-    # Ten thousand measurements per batch, about 1 MB, is Spark's default; larger ones cost it less.
+    # Spark's default is ten thousand measurements per batch, about 1 MB; larger batches cost less.
     builder = builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", 1 << 16)
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.sql.adaptive.enabled", "false")
@@ -43,10 +43,10 @@ def spark_session(name: str, master: str | None) -> tuple[Any, bool]:
 
 
 def each_on_spark(name: str, master: str | None, count: int, work: Callable[[int], None]) -> None:
-    """Call `work` with 0 … count - 1 on the workers; Spark calls it again where a worker was lost.
+    """Call `work` with 0 … count - 1 on the workers; Spark repeats the calls of a lost worker.
 
     Args:
-      work: is pickled. Relative paths in it are those of the folder that the command was started in.
+      work: Function to call; it is pickled. Its relative paths start at the working directory of the command.
     """
     session, own = spark_session(name, master)
     here = str(Path.cwd())
@@ -69,7 +69,7 @@ def each_on_spark(name: str, master: str | None, count: int, work: Callable[[int
 
 
 def cause_of(error: Exception) -> str:
-    """The line of a Spark error that says what happened: the last one that our own code raised."""
+    """The line of a Spark error that names the cause: the last error raised by our own code, if any."""
     raised = re.findall(r"^\s*([\w.]+(?:Error|Exception): .*)$", str(error), re.MULTILINE)
     own = [line for line in raised if line.startswith("ping_llm.errors.")]
     if own:

@@ -1,10 +1,11 @@
-"""Object stores: what a command reads at s3:// or gs:// is copied here first; what it writes there, after.
+"""Object stores: inputs at s3:// or gs:// are downloaded before a command runs, outputs uploaded after it.
 
-Every room reads local files, so the words of a command are replaced by local places before it begins. Copies
-are kept in the user's cache folder (`ping-llm/stores/s3/BUCKET/KEY`) and made again when size or time of the
-object differ. A copy appears whole: after a cut connection it is continued. An output is made in the cache
-folder too, and uploaded when the command has succeeded, manifest.json last. Credentials, regions and
-endpoints are those of the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, …).
+All parts of the package read local files only, so remote arguments of a command are replaced by local paths
+before it starts. Downloads are kept in the user's cache folder (`ping-llm/stores/s3/BUCKET/KEY`) and repeated
+when the size or time of the object differs. They are atomic, and continue after a broken connection. An
+output is also written in the cache folder, and uploaded when the command has succeeded, manifest.json last.
+Credentials, regions and endpoints come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL,
+STORAGE_EMULATOR_HOST, …).
 """
 
 import errno
@@ -22,30 +23,30 @@ from typing import Any
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import cache_folder, whole_file
 
-#: Failures in a row, without a byte gained, after which a transfer is given up; and the first pause.
+#: Consecutive failures without a byte gained after which a transfer is given up; first pause, in seconds.
 TRIES, PAUSE_S = 5, 0.5
 _BLOCK = 8 << 20
 
-#: Seconds that Google's client may try a request again before it is one of these failures.
+#: Seconds that Google's client may retry a request before that counts as one of these failures.
 _GS_RETRIES_S = 10.0
 
-#: Two slashes, or one: pathlib joins them.
+#: Remote place, with two slashes or with one, as pathlib merges them.
 _REMOTE = re.compile(r"(s3|gs):/{1,2}([^/].*)")
 
-#: Options that name something written. Only what is written once can be copied to a store afterwards.
+#: Options that name outputs. Only outputs that are written once can be uploaded afterwards (`--out`).
 _OUT = "--out"
 _LOCAL_OUT = ("--run", "--write-train", "--answers", "--html", "--temp")
 
-#: Other words that exclude a remote --out: they go on with what is there, or share it with other machines.
+#: Options that exclude a remote --out: they continue existing output, or share it with other machines.
 _SHARED = ("--step", "--append", "--task", "--tasks", "--overwrite", "--master", "--spark-master")
 
-#: Commands whose first place is written.
+#: Commands whose first argument is an output.
 _WRITERS = ("simulate", "demo")
 
-#: Keys of a training that name what is read.
+#: Training keys that name inputs.
 _KEYS = ("network_train_files", "network_eval_files", "network_teacher")
 
-#: Says that a folder is complete, so it is uploaded last.
+#: File that marks a folder as complete, so it is uploaded last.
 _LAST = "manifest.json"
 
 
@@ -54,10 +55,13 @@ def is_remote(word: str | Path) -> bool:
 
 
 def localised(words: Sequence[str]) -> tuple[list[str], Callable[[], None]]:
-    """The words of a command with local places for remote ones, and what to call when it has succeeded.
+    """Replace the remote places among a command's arguments by local paths.
+
+    Returns:
+      The arguments, and a function that uploads the outputs, to call when the command has succeeded.
 
     Raises:
-      UsageError: a place cannot be read or written from here, and the way out.
+      UsageError: a place cannot be read or written this way; the text says what to do instead.
       PingError: a store cannot be reached.
     """
     replaced, uploads = [], []
@@ -66,7 +70,7 @@ def localised(words: Sequence[str]) -> tuple[list[str], Callable[[], None]]:
         place = value if equals else word
         named = option if equals else words[index - 1] if index else ""
         if not is_remote(place) or (equals and not option.startswith("-") and option not in _KEYS):
-            replaced.append(word)  # a key of MaxText is MaxText's business
+            replaced.append(word)  # keys of MaxText are passed on unchanged
             continue
         if named in _LOCAL_OUT or words[0] in _WRITERS:
             raise UsageError(
@@ -92,9 +96,9 @@ def localised(words: Sequence[str]) -> tuple[list[str], Callable[[], None]]:
 
 
 def fetch(place: str | Path) -> Path:
-    """A local copy of an object, of all objects below a prefix, or of those that a pattern matches.
+    """Download an object, all objects below a prefix, or those that match a pattern; return the local path.
 
-    Of a prefix it is the folder, of a pattern the pattern over the copies.
+    For a prefix the path is the folder of the copies, for a pattern the same pattern below that folder.
     """
     store, path = _open(place)
     folder, pattern = _split(path)
@@ -109,13 +113,13 @@ def fetch(place: str | Path) -> Path:
         _copy(store, info, to, _text(place))
     here = root / _safe(folder)
     for old in here.rglob("*") if here.is_dir() else ():
-        if old.is_file() and old not in copies:  # removed from the store, or not of the pattern
+        if old.is_file() and old not in copies:  # removed from the store, or does not match the pattern
             old.unlink()
     return Path(f"{glob.escape(str(here))}/{pattern}") if pattern else here
 
 
 def upload(local: Path, place: str | Path) -> None:
-    """Upload a file, or the files of a folder but for hidden ones."""
+    """Upload a file, or the files of a folder except hidden ones."""
     store, path = _open(place)
     named = _named(local)
     for part in sorted(named, key=lambda part: (PurePosixPath(part).name == _LAST, part)):
@@ -126,7 +130,7 @@ def upload(local: Path, place: str | Path) -> None:
 
 
 def _named(local: Path) -> dict[str, Path]:
-    """The files to upload, by their name below the place."""
+    """The files to upload, by their name relative to the place."""
     if local.is_file():
         return {"": local}
     files = {file.relative_to(local): file for file in local.rglob("*") if file.is_file()}
@@ -149,12 +153,12 @@ def _parts(place: str | Path) -> tuple[str, str]:
 
 
 def _open(place: str | Path) -> tuple[Any, str]:
-    """The store of a place as a file system of PyArrow, and the path in it."""
+    """The store of a place as a PyArrow file system, and the path in it."""
     from pyarrow import fs
 
     scheme, path = _parts(place)
     if scheme == "gs":
-        # Its client tries for a quarter of an hour by itself.
+        # By default Google's client retries for a quarter of an hour.
         soon = timedelta(seconds=_GS_RETRIES_S)
         emulator = os.environ.get("STORAGE_EMULATOR_HOST")
         if not emulator:
@@ -163,7 +167,7 @@ def _open(place: str | Path) -> tuple[Any, str]:
         there = {"endpoint_override": host.rstrip("/"), "scheme": protocol or "http"}
         return fs.GcsFileSystem(anonymous=True, retry_time_limit=soon, **there), path
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    # Of our own tries, each should fail soon.
+    # We retry ourselves, so each try should fail soon.
     options: dict[str, Any] = {"connect_timeout": 10, "request_timeout": 60}
     if endpoint:
         options |= {"endpoint_override": endpoint, "scheme": endpoint.partition("://")[0]}
@@ -172,7 +176,7 @@ def _open(place: str | Path) -> tuple[Any, str]:
 
 
 def _split(path: str) -> tuple[str, str]:
-    """A path up to its first part with a wildcard, and the rest."""
+    """Split a path before its first part with a wildcard."""
     parts = path.split("/")
     for index, part in enumerate(parts):
         if glob.has_magic(part):
@@ -181,7 +185,7 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """As glob does: `*` stays inside a part, `**/` stands for any number of them."""
+    """Match like glob: `*` matches within one part of a path, `**/` any number of parts."""
     if "**" in pattern:
         return fnmatch.fnmatchcase(path, pattern.replace("**/", "*"))
     return path.count("/") == pattern.count("/") and fnmatch.fnmatchcase(path, pattern)
@@ -217,7 +221,7 @@ def _first_line(error: OSError) -> str:
 
 
 def _copy(store: Any, info: Any, to: Path, place: str) -> None:
-    """Copy one object, unless the copy is there."""
+    """Download one object, unless the copy exists with the same size and time."""
     if to.is_file() and (to.stat().st_size, to.stat().st_mtime_ns) == (info.size, info.mtime_ns):
         return
     with whole_file(to) as aside:
@@ -263,7 +267,7 @@ def _root(place: str | Path) -> Path:
 
 
 def _safe(path: str) -> Path:
-    """A key below the cache: `..` and empty parts must not lead out of it."""
+    """A key as a path below the cache; `..` and empty parts are refused, as they could lead out of it."""
     if any(part in ("..", ".", "") for part in path.split("/")):
         raise PingError(f"{path}: a key with empty parts, . or .. cannot be copied to a folder")
     return Path(path)
@@ -273,7 +277,7 @@ def _staged(place: str | Path) -> Path:
     """The local folder or file that will be uploaded.
 
     Raises:
-      UsageError: there is something else at the place; two tables in one folder would be read as one.
+      UsageError: the place holds other objects already; two tables in one folder would be read as one.
     """
     store, path = _open(place)
     local = _root(place).with_name("out") / _parts(place)[0] / _safe(path)

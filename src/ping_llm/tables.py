@@ -9,7 +9,7 @@ from ping_llm.paths import printable
 
 
 def table(rows: Sequence[Sequence[Any]], header: Sequence[str] | None = None) -> str:
-    """Align columns: numbers right, everything else left."""
+    """Format rows with aligned columns: numbers right, everything else left."""
     cells = [[_text(value) for value in row] for row in rows]
     numeric = [all(isinstance(value, int | float) for value in column) for column in zip(*rows, strict=True)]
     if header:
@@ -39,12 +39,12 @@ def _text(value: Any) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """3 sources, 1 source."""
+    """A number with its noun, plural if needed: "3 sources", "1 source"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """One JSON document on stdout; without `indent` on one line. Escaped where stdout is not UTF-8."""
+    """Print one JSON document on stdout, on one line if `indent` is None; escaped if stdout is not UTF-8."""
     escaped = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     json.dump(value, sys.stdout, indent=indent, ensure_ascii=escaped, allow_nan=False)
     sys.stdout.write("\n")

@@ -1,1 +1,1 @@
-"""Downloads from RIPE Atlas: results of measurements, the daily dumps, and the probes."""
+"""Downloads from RIPE Atlas: measurement results, daily dumps, and the table of probes."""

@@ -1,7 +1,7 @@
-"""The Atlas API: results as gzipped JSON lines, a file per measurement and window of time, and the probes.
+"""The Atlas API: results as gzipped JSON lines, one file per measurement and time window, and the probes.
 
-The API has no ranges of bytes, so a window is what is fetched again after a failure. The same results give
-the same bytes: lines as they come, gzip without a date.
+The API does not support byte ranges, so a whole window is fetched again after a failure. The same results
+give the same bytes: lines in the order of the response, gzip without a date.
 """
 
 import gzip
@@ -23,19 +23,19 @@ from ping_llm.files import whole_file
 from ping_llm.progress import Progress
 
 ATLAS = "https://atlas.ripe.net/api/v2/"
-#: More than any result: a traceroute of 255 hops has some 100 kB.
+#: Largest length of a line, in bytes, which no result exceeds: a traceroute of 255 hops has some 100 kB.
 _LONGEST_LINE = 4 << 20
 
 
 @dataclass(frozen=True)
 class ResultsOptions:
-    """What to fetch.
+    """The results to fetch.
 
     Attributes:
-      measurements: ids.
-      start, stop: results from `start` up to, not including, `stop`.
-      probes: ids; empty: all.
-      window: time that one file covers.
+      measurements: Measurement ids.
+      start, stop: Results from `start` up to, not including, `stop`.
+      probes: Probe ids; empty: all.
+      window: Time range of one file.
     """
 
     measurements: Sequence[int]
@@ -70,7 +70,7 @@ class ResultsOptions:
 def fetch_results(
     options: ResultsOptions, out: Path, key: str | None = None, pace: Pace | None = None
 ) -> dict[str, Any]:
-    """Fetch what is missing in the folder `out`; how much is in it then."""
+    """Fetch the results that are missing in the folder `out`; return the totals of the folder."""
     options.check()
     made_with = {"base-url": options.base_url, "probes": sorted(set(options.probes)) or "all"}
     windows = options.windows()
@@ -106,7 +106,7 @@ def fetch_results(
 
 
 def _url(measurement: int, start: datetime, stop: datetime, probes: Sequence[int]) -> str:
-    # The API includes both ends, in whole seconds.
+    # In the API, start and stop are inclusive, in whole seconds.
     query: dict[str, str | int] = {"format": "txt", "start": _seconds(start), "stop": _seconds(stop) - 1}
     if probes:
         query["probe_ids"] = ",".join(str(probe) for probe in sorted(set(probes)))
@@ -118,7 +118,7 @@ def _seconds(time: datetime) -> int:
 
 
 def _attempt(server: Server, folder: Folder, url: str, name: str, measurement: int) -> int:
-    """Write a window aside; the number of its results."""
+    """Write a window to its temporary file; return its number of results."""
     results, rest = 0, b""
     with (
         server.open(url) as response,
@@ -136,7 +136,7 @@ def _attempt(server: Server, folder: Folder, url: str, name: str, measurement: i
 
 
 def _write(file: gzip.GzipFile, line: bytes, url: str, measurement: int) -> int:
-    """Write a line that is a result of the measurement; an answer that was cut off is not."""
+    """Write a line if it is a result of the measurement; raise Broken otherwise (such as a truncated one)."""
     line = line.strip()
     if not line:
         return 0
@@ -166,7 +166,7 @@ PROBES = pa.schema(
         ("is_anchor", pa.bool_()),
     ]
 )
-#: The most that the API gives per page.
+#: Probes per page, the largest number that the API allows.
 _PAGE = 500
 
 

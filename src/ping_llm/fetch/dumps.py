@@ -1,4 +1,4 @@
-"""Hours of the daily dumps: large files, continued where a connection broke."""
+"""Hourly files of the daily dumps: large downloads that continue after a broken connection."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ KINDS = ("ping", "traceroute")
 
 
 def hours_of(text: str) -> list[datetime]:
-    """The hours of `2024-05-01T07`, or all 24 of `2024-05-01`."""
+    """The hour of `2024-05-01T07`, or all 24 hours of `2024-05-01`."""
     for form, count in (("%Y-%m-%dT%H", 1), ("%Y-%m-%dT%H00", 1), ("%Y-%m-%d", 24)):
         try:
             first = datetime.strptime(text, form)
@@ -32,7 +32,7 @@ def hours_of(text: str) -> list[datetime]:
 def fetch_dumps(
     hours: Sequence[datetime], out: Path, kind: str = "ping", base_url: str = DUMPS, pace: Pace | None = None
 ) -> dict[str, Any]:
-    """Fetch the dumps that are missing in the folder `out`; how much is in it then."""
+    """Fetch the dumps that are missing in the folder `out`; return the totals of the folder."""
     if kind not in KINDS:
         raise UsageError(f"--type must be {' or '.join(KINDS)}, not {kind!r}")
     with (
@@ -45,7 +45,7 @@ def fetch_dumps(
             name = f"{kind}-{hour:%Y-%m-%dT%H}00.bz2"
             names.append(name)
             if folder.is_done(name):
-                _about(folder.aside(name)).unlink(missing_ok=True)  # a kill after `finish` left it
+                _about(folder.aside(name)).unlink(missing_ok=True)  # left by a kill after `finish`
             else:
                 _download(server, folder, f"{hour:%Y-%m-%d}/{name}", name)
             progress.advance(note=name)
@@ -67,7 +67,7 @@ def _download(server: Server, folder: Folder, url: str, name: str) -> None:
 
 
 def _attempt(server: Server, url: str, part: Path) -> None:
-    """Fetch what is missing of a file. What was fetched before counts only while the file is the same."""
+    """Fetch the missing rest of a file; start again if the file on the server has changed."""
     known, have = _known(part), _size(part)
     headers = {"Accept-Encoding": "identity"}
     if known and have:
@@ -101,7 +101,7 @@ def _continues(response: httpx.Response, known: dict[str, Any] | None, have: int
 
 
 def _describe(response: httpx.Response) -> dict[str, Any] | None:
-    """What tells this file from a later one under the same name; None: it cannot be told."""
+    """Validator and length, which tell this version of a file from later ones; None if they are missing."""
     tag, modified = response.headers.get("etag", ""), response.headers.get("last-modified", "")
     validator = tag if tag and not tag.startswith("W/") else modified
     length = _length(response)

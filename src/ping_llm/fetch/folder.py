@@ -1,6 +1,6 @@
-"""A folder of downloads, and the record of what is complete in it.
+"""A folder of downloads, and the record of its complete downloads.
 
-The record is hidden, so that `ping-llm ingest FOLDER` reads the downloads only.
+The record is a hidden file, so that `ping-llm ingest FOLDER` reads only the downloads.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ _FORMAT = 1
 
 
 class Folder:
-    """The folder while it is being written."""
+    """A folder of downloads that is being written."""
 
     def __init__(self, path: Path, made_with: dict[str, Any]):
         self.path = path
         self._record = _read(path / RECORD, made_with)
 
     def is_done(self, name: str) -> bool:
-        """Whether a download is complete: recorded, and there with its size (an empty one has no file)."""
+        """Whether a download is recorded, and its file has the right size (an empty one has no file)."""
         entry = self._record["files"].get(name)
         if entry is None:
             return False
@@ -41,7 +41,7 @@ class Folder:
         return self.path / f".{name}.part"
 
     def finish(self, name: str, **about: Any) -> None:
-        """Give a download that was written aside its name, and record it."""
+        """Rename a finished temporary file to its final name, and record it."""
         part = self.aside(name)
         size = part.stat().st_size
         with part.open("rb") as file:
@@ -61,10 +61,10 @@ class Folder:
 
 @contextmanager
 def writing(path: Path, made_with: dict[str, Any]) -> Iterator[Folder]:
-    """The folder, held by this process alone.
+    """Open and lock a folder for writing by this process only.
 
     Args:
-      made_with: what its downloads have in common; a folder made with something else is refused.
+      made_with: Options that all its downloads share; a folder made with other options is refused.
     """
     with only_writer(path, "fetch"):
         remove_unfinished(path, RECORD, ".*.part.json")

@@ -1,4 +1,4 @@
-"""One server: retries with growing pauses, no redirects to other hosts, the key for nobody else."""
+"""HTTP client for one server: retries with growing pauses, and no redirects or keys to other hosts."""
 
 import random
 import time
@@ -13,14 +13,14 @@ from ping_llm import __version__
 from ping_llm.errors import PingError, UsageError
 from ping_llm.hosts import is_loopback, retry_after
 
-#: Statuses after which the same request may succeed.
+#: HTTP status codes after which the same request may succeed later.
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS = 5
 
 
 class Broken(Exception):
-    """An answer that was cut off, damaged or refused for now: worth another try."""
+    """A response that was truncated, damaged or temporarily refused, so that a retry may succeed."""
 
     def __init__(self, message: str, after: float = 0.0):
         super().__init__(message)
@@ -29,13 +29,13 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Pace:
-    """How long to go on after failures.
+    """Limits of retries after failures.
 
     Attributes:
-      retries: failures in a row, without a byte gained, after which a request is given up.
-      first_pause: seconds before the first retry; each further pause doubles, up to `longest_pause`.
-      longest_wait: the longest Retry-After that is waited for, seconds.
-      timeout: seconds without a byte after which a connection counts as broken.
+      retries: Largest number of consecutive retries without a byte gained.
+      first_pause: Seconds before the first retry; each further pause doubles, up to `longest_pause`.
+      longest_wait: Longest Retry-After to wait for, in seconds.
+      timeout: Seconds without a byte after which a connection counts as broken.
     """
 
     retries: int = 8
@@ -46,10 +46,10 @@ class Pace:
 
 
 class Server:
-    """What lies below a URL.
+    """Client for the resources below a URL.
 
     Args:
-      key: sent as `Authorization: Key …`, to this server only.
+      key: API key, sent as `Authorization: Key …` to this server only.
     """
 
     def __init__(self, base_url: str, key: str | None = None, pace: Pace | None = None):
@@ -73,11 +73,11 @@ class Server:
 
     @contextmanager
     def open(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[httpx.Response]:
-        """The response to a GET, its body unread.
+        """Send a GET request; yield the response with its body unread.
 
         Raises:
-          Broken: it may work later.
-          PingError: it will not.
+          Broken: the request may succeed later.
+          PingError: the request will not succeed.
         """
         url = urljoin(self.base_url, url)
         for _ in range(_MOST_REDIRECTS):
@@ -96,10 +96,10 @@ class Server:
         raise PingError(f"{url}: more than {_MOST_REDIRECTS} redirects")
 
     def insist[Made](self, attempt: Callable[[], Made], gained: Callable[[], int] = lambda: 0) -> Made:
-        """What `attempt` returns, tried again after `Broken` as long as the pace allows.
+        """Return the value of `attempt`, which is called again after `Broken` within the limits of the pace.
 
         Args:
-          gained: bytes that are there so far: while they grow, the failures do not count.
+          gained: Function that returns the number of bytes so far; when it grows, the failures are reset.
         """
         failures, before = 0, gained()
         while True:
@@ -115,7 +115,7 @@ class Server:
                         f"{broken}; it asks to wait {broken.after:,.0f} s: try again then"
                     ) from None
                 pause = min(self._pace.first_pause * 2 ** (failures - 1), self._pace.longest_pause)
-                # Between half and all of it: clients that failed together do not come back together.
+                # A random part, from half to all, so that clients that failed together do not retry together.
                 time.sleep(max(broken.after, pause * random.uniform(0.5, 1.0)))
 
 
@@ -135,7 +135,7 @@ def _check(response: httpx.Response) -> None:
 
 
 def _detail(response: httpx.Response) -> str:
-    """What the API says of an error, in a few words."""
+    """The error text of the API, shortened."""
     try:
         error = response.json()["error"]
         return f" ({str(error.get('detail') or error.get('title'))[:200]})"

@@ -1,4 +1,4 @@
-"""Raw results → one validated table of measurements, with every result accounted for."""
+"""Conversion of raw results into a validated table of measurements, with every result accounted for."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -16,17 +16,17 @@ def read_measurements(
     version: int = 1,
     troubles: list[str] | None = None,
 ) -> "Iterator[pa.RecordBatch]":
-    """Read the measurements of raw input, block by block: neither sorted nor rid of duplicates.
+    """Read the measurements of raw input, block by block, unsorted and with duplicates.
 
-    What is rejected is left out, as `run.ingest` counts it.
+    Records that `run.ingest` would reject are left out.
 
     Args:
-      paths: files, folders, patterns, or "-".
-      version: of the table (schema.TABLE_VERSIONS); what it has no column for is left out.
-      troubles: takes the sentences about damaged files, of which the whole part is read.
+      paths: Files, folders, patterns, or "-".
+      version: Version of the table (schema.TABLE_VERSIONS); values that it has no column for are left out.
+      troubles: List that receives sentences about damaged files, of which the intact part is read.
 
     Yields:
-      record batches of that version's schema.
+      Record batches of that version's schema.
 
     Raises:
       PingError: a file is damaged, and `troubles` is not given.

@@ -1,4 +1,4 @@
-"""Where every result went, for each file and in all, and the output folder that says so (`ingest.json`).
+"""Accounting of all results, per file and in total, and the output folder with its summary (`ingest.json`).
 
 results = measurements + duplicates + not pings + not used + rejects. A traceroute counts as its hops.
 """
@@ -19,7 +19,7 @@ from ping_llm.paths import sql_path
 if TYPE_CHECKING:
     import duckdb
 
-#: What can become of a reply to a traceroute's packet, in the order of the codes in traceroutes.py.
+#: What can happen to a reply in a traceroute, in the order of the codes in traceroutes.py.
 FATES = (
     "used", "other_address", "private", "err", "edst", "no_address", "late", "dup", "error", "lost",
     "rejected", "bad_rtt", "bad_address", "too_fast",
@@ -28,13 +28,13 @@ FATES = (
 
 @dataclass
 class Account:
-    """Counts of results; `packets` counts rows written, which differ only with `--rtt each`.
+    """Counts of results; `packets` is the number of rows written, which differs only with `--rtt each`.
 
     Attributes:
-      kinds: measurements by kind.
-      traceroutes: results that were taken apart and so count as their hops.
-      not_used: hops by reason.
-      replies: replies of hops by what became of them.
+      kinds: Measurements by kind.
+      traceroutes: Results that were split into hops and count as these.
+      not_used: Hops that are not used, by reason.
+      replies: Replies of hops, by what happened to them (FATES).
     """
 
     results: int = 0
@@ -66,7 +66,7 @@ class Account:
         return sum(self.rejects.values())
 
     def check(self, name: str) -> None:
-        """Raise unless every result went somewhere, once."""
+        """Raise PingError unless every result is accounted for exactly once."""
         not_used = self.not_used.total()
         accounted = self.measurements + self.duplicates + self.not_pings + not_used + self.rejected
         if self.results != accounted:
@@ -83,7 +83,7 @@ class Account:
             "measurements": self.measurements,
             "duplicates": self.duplicates,
             "not_pings": self.not_pings,
-            # In the order of the list, so that the same counts are the same bytes.
+            # In the order of `Reject`, so that equal counts give equal bytes.
             "rejects": {reason.value: self.rejects[reason] for reason in Reject if self.rejects[reason]},
         }
         if with_packets:
@@ -98,7 +98,7 @@ class Account:
         return counts
 
 
-#: How the tools' own output looks; none of them says where it was run.
+#: Patterns of the output of each tool; none of them states the source address.
 _TOOLS = {
     "ping": re.compile(r"^PING |bytes from .*(icmp_seq|ttl)=|^Reply from |min/avg/max"),
     "fping": re.compile(
@@ -115,7 +115,7 @@ _READS = (
 
 
 def nothing_usable(total: Account, out: Path) -> str | None:
-    """A sentence if there is no measurement at all, with what may be the reason; else None."""
+    """If there is no measurement at all, a sentence with the likely reason; else None."""
     if total.measurements:
         return None
     if not total.results:
@@ -135,7 +135,7 @@ def nothing_usable(total: Account, out: Path) -> str | None:
 
 
 def _tool(out: Path) -> str | None:
-    """The tool whose output the rejects are, if one is known."""
+    """The name of the tool that printed the rejected records, if it is recognised."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(out / "rejects" / "rejects.parquet") as file:
@@ -150,14 +150,14 @@ REJECTS_FOLDER, REJECTS_FILE = "rejects", "rejects.parquet"
 DAY_FILE = "part-0.parquet"
 
 _DAY = re.compile(r"date=\d{4}-\d\d-\d\d")
-#: Names in the folders: also what a killed run leaves, see files.whole_file.
+#: File names in the folders, including temporary files left by a killed run (see files.whole_file).
 _DAYS = re.compile(rf"{re.escape(DAY_FILE)}|\.{re.escape(DAY_FILE)}\.\d+\.part")
 _REJECTS = re.compile(rf"{re.escape(REJECTS_FILE)}|\.{re.escape(REJECTS_FILE)}\.\d+\.part")
 _WORK = re.compile(r"[0-9a-f]{24}(-\d{5})?(\.aside)?|spill|tmp\w+|append(\.json)?|\.append\.json\.\d+\.part")
 
 
 def read_summary(out: Path) -> dict[str, Any] | None:
-    """ingest.json; None if there is none."""
+    """Read ingest.json; None if it does not exist."""
     path = out / SUMMARY_FILE
     if not path.exists():
         return None
@@ -171,7 +171,7 @@ def read_summary(out: Path) -> dict[str, Any] | None:
 
 
 def is_whole(out: Path, summary: dict[str, Any]) -> bool:
-    """Are all files there that the summary tells of, each of the size that its own directory asks for?"""
+    """Whether all files of the summary exist, each as long as its Parquet footer requires."""
     import duckdb
 
     total = summary["total"]
@@ -186,9 +186,9 @@ def is_whole(out: Path, summary: dict[str, Any]) -> bool:
 
 
 def _rows(path: Path, connection: "duckdb.DuckDBPyConnection") -> int | None:
-    """Rows of a Parquet file, by its footer; None if the file is missing, or its data end elsewhere.
+    """Number of rows of a Parquet file, by its footer; None if the file is missing or its length is wrong.
 
-    By DuckDB: `RowGroupMetaData.column` of pyarrow ends the process where the footer is damaged.
+    It uses DuckDB: `RowGroupMetaData.column` of pyarrow aborts the process if the footer is damaged.
     """
     import duckdb
 
@@ -215,7 +215,7 @@ def read_rejects(out: Path, reason: str | None = None) -> Iterator[dict[str, Any
     """The rejects of a table in their order: file, record, reason, raw and length.
 
     Raises:
-      UsageError: it is not a table of `ingest`, or there is no such reason.
+      UsageError: the folder is not a table written by `ingest`, or there is no such reason.
       PingError: the rejects cannot be read.
     """
     import pyarrow as pa
@@ -236,7 +236,7 @@ def read_rejects(out: Path, reason: str | None = None) -> Iterator[dict[str, Any
 
 
 def refuse_strangers(out: Path) -> None:
-    """Raise if folders of the table hold what ingest did not write: it would be removed with them."""
+    """Raise UsageError if folders of the table hold other files, which would be removed with them."""
     for folder in (*out.glob("date=*"), out / REJECTS_FOLDER, out / WORK_FOLDER):
         own = {REJECTS_FOLDER: _REJECTS, WORK_FOLDER: _WORK}.get(folder.name, _DAYS)
         named = own is not _DAYS or _DAY.fullmatch(folder.name)
@@ -252,13 +252,13 @@ def _stranger(path: Path) -> UsageError:
 
 
 def holds_other_things(out: Path) -> bool:
-    """Is anything there that is not of an ingest?"""
+    """Whether the folder holds anything that ingest did not write."""
     own = (LOCK_FILE, WORK_FOLDER, SUMMARY_FILE, REJECTS_FOLDER)
     return any(entry.name not in own and not _DAY.fullmatch(entry.name) for entry in out.iterdir())
 
 
 def remove_table(out: Path) -> None:
-    """Remove the files of a table; its summary first, as it says that they are there."""
+    """Remove the files of a table; the summary first, because it states that the others exist."""
     refuse_strangers(out)
     (out / SUMMARY_FILE).unlink(missing_ok=True)
     for path in _files(out):

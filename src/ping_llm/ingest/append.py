@@ -1,9 +1,9 @@
-"""`ingest --append`: new files into a table that is there, to the bytes of one run over all.
+"""`ingest --append`: add new files to an existing table; the bytes are those of one run over all files.
 
-Days that no new measurement is of stay untouched. The others are sorted anew, from what the table has of
-them and the new parts, into a folder aside. A journal that is written when all of that is done makes it
-final: whoever finds it moves the files to their places, so an interrupted run leaves the old table or
-becomes the new one.
+Days without new measurements stay untouched. The others are sorted again, from their rows in the table and
+the new parts, into a separate folder. When all of that is done, a journal is written that commits it: any run
+that finds the journal moves the files to their places. So an interrupted run leaves either the old table or
+the new one.
 """
 
 import json
@@ -41,10 +41,10 @@ _STAGED, _JOURNAL = "append", "append.json"
 
 
 def new_paths(out: Path, summary: dict[str, Any], paths: Sequence[str], options: IngestOptions) -> list[str]:
-    """The inputs that the table does not have yet.
+    """The inputs that are not in the table yet.
 
     Raises:
-      UsageError: they cannot be appended.
+      UsageError: the inputs cannot be appended.
     """
     from ping_llm.ingest.run import sha256_of
 
@@ -73,10 +73,10 @@ def new_paths(out: Path, summary: dict[str, Any], paths: Sequence[str], options:
 def append(
     paths: Sequence[str], out: Path, summary: dict[str, Any], options: IngestOptions, workers: int
 ) -> None:
-    """Add the files to the table; the folder must be held."""
+    """Add the files to the table; the caller must hold the lock of the folder."""
     work = out / accounting.WORK_FOLDER
     work.mkdir(exist_ok=True)
-    # Number 0 is what the table has.
+    # File number 0 stands for the rows of the existing table.
     tasks = [replace(task, number=task.number + 1) for task in file_tasks(paths, work, options)]
     forget_others(work, tasks)
     staged = work / _STAGED
@@ -88,7 +88,7 @@ def append(
 
 
 def complete(out: Path) -> bool:
-    """Make a run final that had got as far as its journal; whether there was one."""
+    """Finish a run that has written its journal; return whether there was one."""
     work = out / accounting.WORK_FOLDER
     if not (work / _JOURNAL).exists():
         return False
@@ -128,7 +128,7 @@ def _stage(
     version = max([had, *(file.done["version"] for file in files)])
     wanted = {day for _, days in new for day in days}
     if version > had:
-        wanted |= set(there)  # every file of the table has the same columns
+        wanted |= set(there)  # all files of the table must have the same columns
     old_days = sorted(wanted & set(there))
     old_rows = pool.run(
         [OldDayTask(str(there[day]), str(staged / f"old-{day}")) for day in old_days], lambda reports: None
@@ -150,7 +150,7 @@ def _stage(
 
 
 def _days_there(out: Path) -> dict[int, Path]:
-    """The files of the table, by day since 1970."""
+    """The files of the table by day, in days since 1970."""
     from datetime import date
 
     epoch = date(1970, 1, 1)

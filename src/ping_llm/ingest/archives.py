@@ -1,11 +1,11 @@
-"""zip and tar archives read from the front, member by member.
+"""Sequential readers of zip and tar archives, member by member.
 
-Not by zipfile and tarfile: standard input cannot be searched for the directory that a zip has at its end, and
-a truncated or damaged archive must still give what is whole of it and say where it stops. zipfile refuses
-such an archive, and tarfile ends at a damaged header without a word. The price: members that were deleted
-from a zip without rewriting it are read too, and a stored (uncompressed) member of unknown size is refused.
+zipfile and tarfile are not used: a zip has its directory at the end, to which standard input cannot seek, and
+a truncated or damaged archive must still give its intact members and an error message. zipfile refuses such
+an archive, and tarfile stops at a damaged header without an error. The price: members that were deleted from
+a zip without rewriting it are read too, and a stored (uncompressed) member of unknown size is refused.
 
-tar means ustar, pax, GNU and the format of 1979; archives that follow each other (`cat a.tar b.tar`) are read
+The tar formats are ustar, pax, GNU and the format of 1979; concatenated archives (`cat a.tar b.tar`) are read
 as one.
 """
 
@@ -142,7 +142,7 @@ class _ZipMember:
         raise Broken(f"the zip archive ends early, at byte {self._chunks.offset:,}")
 
     def _read_descriptor(self) -> int:
-        """The checksum after the data, signed or not; two sizes of 4 or 8 bytes follow it."""
+        """Read the checksum after the data, with or without magic; two sizes of 4 or 8 bytes follow."""
         start = self._chunks.read(4)
         if start == _DESCRIPTOR_MAGIC:
             start = self._chunks.read(4)
@@ -159,13 +159,13 @@ BLOCK = 512
 _MAGIC_PLACE = 257
 _ZEROS = bytes(BLOCK)
 _PIECE_BYTES = 1 << 20
-#: Of a long name or a pax header; names have 4 KiB at most.
+#: Largest size of a long name or pax header, in bytes; names have 4 KiB at most.
 _MAX_EXTENSION = 1 << 20
 _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 
 
 def is_tar(start: bytes) -> bool:
-    """Does a tar archive begin like this? Its magic number, or, in the oldest, the checksum of its header."""
+    """Whether these bytes begin a tar archive: by magic number or, for the oldest format, by checksum."""
     if len(start) < BLOCK or start[:BLOCK] == _ZEROS or 0 not in start[:BLOCK]:
         return False
     return start.startswith(b"ustar", _MAGIC_PLACE) or _header(start[:BLOCK]) is not None
@@ -234,7 +234,7 @@ def _skip_padding(chunks: Chunks, size: int) -> bool:
 
 
 def _extension(chunks: Chunks, header: tarfile.TarInfo) -> dict[str, str]:
-    """What a header before a member's own says: its long name, or pax records."""
+    """Read the content of an extension header, which precedes a member's own: a long name, or pax records."""
     if header.size > _MAX_EXTENSION:
         raise Broken(f"has a tar header of {header.size:,} bytes; at most {_MAX_EXTENSION:,} are read")
     data = chunks.read(header.size)
@@ -246,7 +246,7 @@ def _extension(chunks: Chunks, header: tarfile.TarInfo) -> dict[str, str]:
 
 
 def _pax_records(data: bytes) -> dict[str, str]:
-    """Records "LENGTH KEY=VALUE\\n", LENGTH counting itself."""
+    """Parse pax records "LENGTH KEY=VALUE\\n", where LENGTH includes itself."""
     records = {}
     while data:
         digits, _, _ = data.partition(b" ")

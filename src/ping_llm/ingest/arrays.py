@@ -1,4 +1,7 @@
-"""Arrow columns of any type → NumPy columns and states, vectorised. Values of a wrong type are BAD."""
+"""Vectorised conversion of Arrow columns of any type to NumPy columns and states.
+
+Values of a wrong type get the state BAD.
+"""
 
 import math
 from datetime import UTC, datetime
@@ -15,8 +18,8 @@ _FLOAT_TEXT = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?\s*$"
 _INTEGER_TEXT = r"^\s*[+-]?\d{1,18}\s*$"
 _ZONED_TEXT = r"(Z|[+-]\d\d:?\d\d)$"
 
-#: A number is a time in the unit in whose bounds it lies: seconds until 2100, then, from 1973 on,
-#: milliseconds, microseconds and nanoseconds. What lies between is none of them.
+#: Ranges of numbers that are times, with their factors to µs: seconds until 2100, then, from 1973 on,
+#: milliseconds, microseconds and nanoseconds. A number between the ranges is not a time.
 _UNITS = (
     (0.0, END_TIME_US / 1e6, 1e6),
     (1e11, END_TIME_US / 1e3, 1e3),
@@ -33,7 +36,7 @@ def _states(array: pa.Array) -> np.ndarray:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Without dictionaries, and text always as string."""
+    """Decode dictionaries, and convert all types of text to string."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if is_text(array.type) or pa.types.is_string_view(array.type):
@@ -47,7 +50,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def decoded_text(array: pa.Array) -> pa.Array:
-    """Text or bytes as string, with U+FFFD for what is not UTF-8."""
+    """Convert text or bytes to string, with U+FFFD in place of invalid UTF-8."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     values = array.cast(pa.large_binary()).to_pylist()
@@ -69,7 +72,7 @@ def _all_bad(array: pa.Array) -> np.ndarray:
 
 
 def floats(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """float64 and states. NaN in a column of numbers is GIVEN: it is for the rules to refuse it."""
+    """Convert to float64 and states. NaN in a column of numbers is GIVEN; the rules reject it later."""
     array = _plain(array)
     states = _states(array)
     if _is_number(array.type):
@@ -86,7 +89,7 @@ def floats(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def integers(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """int64 (UNKNOWN where absent or bad) and a mask of the bad."""
+    """Convert to int64 (UNKNOWN where absent or bad) and a mask of bad values."""
     array = _plain(array)
     numbers = np.full(len(array), UNKNOWN, np.int64)
     if pa.types.is_integer(array.type):
@@ -95,14 +98,14 @@ def integers(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
             given = np.asarray(array.is_valid()) & ~too_large
             numbers[given] = np.asarray(array.filter(pa.array(given)).cast(pa.int64()))
             return numbers, too_large
-        # A copy: what Arrow owns is read-only.
+        # A copy, because memory owned by Arrow is read-only.
         return np.array(array.cast(pa.int64()).fill_null(UNKNOWN)), np.zeros(len(array), bool)
     whole = np.zeros(len(array), bool)
     if is_text(array.type):
         whole = np.asarray(pc.match_substring_regex(array, _INTEGER_TEXT).fill_null(False))
         texts = pc.utf8_ltrim(pc.utf8_trim_whitespace(array.filter(pa.array(whole))), "+")
         numbers[whole] = np.asarray(texts.cast(pa.int64()))
-    # 3.0, as a column with gaps becomes in pandas, in numbers or in text.
+    # Integral floats such as 3.0, as numbers or text: pandas writes a column of integers with gaps like this.
     values, states = floats(array)
     with np.errstate(invalid="ignore"):
         integral = (states == GIVEN) & ~whole & (np.abs(values) < 2**53) & (values == np.floor(values))
@@ -112,14 +115,17 @@ def integers(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def optional_floats(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """float64 (UNKNOWN where absent or bad) and a mask of the bad. NaN is no value, as in `integers`."""
+    """Convert to float64 (UNKNOWN where absent or bad) and a mask of bad values.
+
+    NaN is absent, as in `integers`.
+    """
     numbers, states = floats(array)
     bad = states == BAD
     return np.where(np.isnan(numbers) | bad, float(UNKNOWN), numbers), bad
 
 
 def packed_addresses(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 [n, 16] and states. Sixteen bytes are an address already packed."""
+    """Convert to packed addresses, uint8 [n, 16], and states. 16-byte binary values are packed already."""
     if array.type == pa.binary(16):
         states = _states(array)
         packed = np.zeros((len(array), 16), np.uint8)
@@ -140,7 +146,7 @@ def packed_addresses(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def kinds(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """uint8, places in schema.KINDS, and a mask of what is none. What is absent is a ping."""
+    """Convert to indices in schema.KINDS, uint8, and a mask of invalid names. An absent kind is a ping."""
     array = _plain(array)
     if not is_text(array.type):
         return np.full(len(array), PING, np.uint8), _all_bad(array) == BAD
@@ -151,7 +157,7 @@ def kinds(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def times(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """int64 microseconds and states of timestamps, dates, numbers (see _UNITS) or texts; UTC by default."""
+    """Convert timestamps, dates, numbers (see _UNITS) or texts to int64 µs and states; UTC by default."""
     array = _plain(array)
     states = _states(array)
     if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
@@ -189,7 +195,7 @@ def _epochs(numbers: np.ndarray, states: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _dates(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """ISO 8601 texts. All at once if all are good; else one by one."""
+    """Parse ISO 8601 texts to int64 µs and states: all at once if all are valid, else one by one."""
     states = np.full(len(texts), GIVEN)
     zoned = np.asarray(pc.match_substring_regex(texts, _ZONED_TEXT))
     try:

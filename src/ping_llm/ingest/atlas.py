@@ -1,8 +1,9 @@
-"""RIPE Atlas ping results, as every firmware from 0 to 5080 wrote them → columns. Traceroutes are passed on.
+"""Conversion of RIPE Atlas ping results of all firmware versions from 0 to 5080 to columns.
 
-The plain ones, nearly all, take the quick way (plain_results.py); the others are parsed by orjson here, one
-Python object each. What a field means is decided once, on columns, for both. docs/ingest.md says what
-each becomes.
+Results in the usual form, which are nearly all, are read by the fast kernel (plain_results.py); the others
+are parsed here by orjson, one Python object per result. Both produce columns, on which the meaning of the
+fields is decided once. docs/ingest.md describes the conversion of each field. Traceroutes are returned as
+parsed.
 """
 
 import gc
@@ -53,20 +54,20 @@ _KEYS = (
 )  # fmt: skip
 _take = itemgetter(*_KEYS)
 
-#: A result that lists no packets but claims to have lost more than this is lying.
+#: Largest number of lost packets of a result that lists none; more than this is not plausible.
 _MAX_UNLISTED = 10_000
 
-#: Seconds beyond this are clipped to it; they are far outside the rules, and inside an int64 of microseconds.
+#: Larger times, in seconds, are clipped to this: it breaks the rules, and fits in an int64 of microseconds.
 _MAX_SECONDS = 10**11
 
 
 @dataclass
 class Summary:
-    """What the packets of each result of a block add up to."""
+    """Statistics of the packets of each result in a block."""
 
     sent: np.ndarray  # int64, UNKNOWN if neither stated nor listed
     received: np.ndarray
-    avg: np.ndarray  # float64, NO_REPLY for a total loss
+    avg: np.ndarray  # float64, NO_REPLY if all packets were lost
     min: np.ndarray
     max: np.ndarray
     state: np.ndarray  # GIVEN; MISSING: nothing was sent, or nothing is known; BAD: impossible values
@@ -76,14 +77,14 @@ class Summary:
 
 @dataclass
 class AtlasBlock:
-    """A block of results: a row of columns each, and the traceroutes among them, by place, as parsed."""
+    """A block of results: columns with a row per result, and the parsed traceroutes among them, by row."""
 
     columns: ParsedRecords
     traceroutes: dict[int, dict[str, Any]]
 
 
 def read_block(block: Block, options: IngestOptions) -> AtlasBlock:
-    """Columns of a block of JSON texts, one result each. Never raises for what is in them."""
+    """Convert a block of JSON texts, one result each, to columns. Their content never raises an error."""
     quick = read_quickly(block.array, block.starts, block.ends)
     places = np.flatnonzero(quick.taken)
     if len(places) == len(block):
@@ -101,7 +102,7 @@ def _quick_columns(quick: QuickResults, places: np.ndarray, options: IngestOptio
     packed, valid, empty = quick.addresses[places], quick.address_valid[places], quick.address_empty[places]
     states = np.where(valid, GIVEN, np.where(empty, MISSING, BAD))
     numbers = quick.integers[places]
-    # Results that were not taken have no packets: without them, the offsets of the others are the same.
+    # Results that were not taken have no packets, so leaving them out does not change the others' offsets.
     offsets = np.append(quick.offsets[:-1][places], quick.offsets[-1])
     packets = add_up(offsets, quick.kinds, quick.rtts, np.zeros(len(places), bool))
     summary = _listed(packets, numbers[:, SENT], numbers[:, RECEIVED])
@@ -121,7 +122,7 @@ def _quick_columns(quick: QuickResults, places: np.ndarray, options: IngestOptio
 
 
 def read_carefully(records: Sequence[bytes], options: IngestOptions) -> AtlasBlock:
-    """The same, for results of any shape, and for what is no result at all."""
+    """Like `read_block`, with orjson, for results of any form and for text that is not a result."""
     results, verdict = parse(records)
     traceroutes: dict[int, dict[str, Any]] = {}
     if options.with_traceroutes:
@@ -132,7 +133,7 @@ def read_carefully(records: Sequence[bytes], options: IngestOptions) -> AtlasBlo
     good = np.flatnonzero(verdict == ACCEPTED)
     if len(good) == len(records):
         return AtlasBlock(_careful_columns(results, verdict, options), traceroutes)
-    # What is no result has no fields to look for: a file of rubbish takes half the time.
+    # Records that are not results have no fields to read; skipping them halves the time of an invalid file.
     others = np.flatnonzero(verdict != ACCEPTED)
     parts = [(others, _no_results(verdict[others], options))]
     if len(good):
@@ -142,7 +143,7 @@ def read_carefully(records: Sequence[bytes], options: IngestOptions) -> AtlasBlo
 
 
 def _no_results(verdict: np.ndarray, options: IngestOptions) -> ParsedRecords:
-    """Columns of what is not even an object."""
+    """Columns for records that are not JSON objects."""
     one = _careful_columns([{}], np.zeros(1, np.uint8), options)
     columns = ParsedRecords(
         **{
@@ -158,7 +159,7 @@ def _no_results(verdict: np.ndarray, options: IngestOptions) -> ParsedRecords:
 
 
 def is_traceroute(result: dict[str, Any]) -> bool:
-    """Is it one? Firmware 1 did not say so, and reported what the command printed."""
+    """Whether a result is a traceroute. Firmware 1 wrote no type, only the printed output of the command."""
     kind = result.get("type")
     if kind is not None:
         return kind == "traceroute"
@@ -172,7 +173,7 @@ def _careful_columns(
     kind, timestamp, origin, src_addr, dst_addr, af, lists, sent, rcvd, msm, sizes, probes = _fields(results)
     for index, value in enumerate(kind):
         if value != "ping" and value is not None and verdict[index] == ACCEPTED:
-            # A type that is not even text is rubbish rather than another kind of result.
+            # A type that is not text is an invalid field, not another kind of result.
             verdict[index] = NOT_PING if type(value) is str else VERDICT[Reject.BAD_FIELD]
     version, version_bad = integers(af)
     version[version_bad] = 0
@@ -227,7 +228,7 @@ def _columns(
 
 
 def parse(records: Sequence[bytes]) -> tuple[list[dict[str, Any]], np.ndarray]:
-    """Objects, {} where a text is not one, and verdicts that say why."""
+    """Parse JSON texts to objects, {} where a text is not an object, and verdicts with the reason."""
     verdict = np.full(len(records), ACCEPTED, np.uint8)
     results: list[dict[str, Any]] = []
     with _no_collection():
@@ -247,9 +248,9 @@ def parse(records: Sequence[bytes]) -> tuple[list[dict[str, Any]], np.ndarray]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Python looks for cycles after every few hundred new objects; JSON has none.
+    """Turn Python's garbage collector off: it runs after every few hundred new objects; JSON has no cycles.
 
-    On traceroutes, some 35 objects each, that took four times as long as parsing them.
+    With traceroutes, of about 35 objects each, collection took four times as long as parsing.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -268,7 +269,7 @@ def _fields(results: list[dict[str, Any]]) -> list[Sequence[Any]]:
 
 
 def or_else(results: list[dict[str, Any]], values: Sequence[Any], other_key: str) -> Sequence[Any]:
-    """Values, with other_key's where they are absent."""
+    """The values, or those of `other_key` where they are absent."""
     return [
         result.get(other_key) if value is None or value == "" else value
         for value, result in zip(values, results, strict=True)
@@ -278,7 +279,7 @@ def or_else(results: list[dict[str, Any]], values: Sequence[Any], other_key: str
 def choose_sources(
     own: np.ndarray, own_state: np.ndarray, seen: np.ndarray, seen_state: np.ndarray, choice: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The source of each result: its own idea of its address if public, else what the Internet saw."""
+    """The source of each result: for `auto`, the probe's own address if public, else that seen outside."""
     if choice == "from":
         return seen, seen_state
     if choice == "src_addr":
@@ -290,7 +291,7 @@ def choose_sources(
 def summarize(
     results: list[dict[str, Any]], lists: Sequence[Any], sents: Sequence[Any], rcvds: Sequence[Any]
 ) -> Summary:
-    """Add up the packets of each result; where none are listed, believe the result's own avg, min and max."""
+    """Summarise the packets of each result; where none are listed, use the result's own avg, min and max."""
     sent, sent_bad = integers(sents)
     received, received_bad = integers(rcvds)
     summary = _listed(read_packets(lists), sent, received)
@@ -305,7 +306,7 @@ def summarize(
 
 
 def _listed(packets: Packets, sent: np.ndarray, received: np.ndarray) -> Summary:
-    """What listed packets add up to, with `sent` and `received` as stated where they are."""
+    """The summary of listed packets, with `sent` and `received` as stated, else as counted."""
     silent = packets.replies == 0
     for column in (packets.mean, packets.least, packets.most):
         column[silent] = NO_REPLY
@@ -322,12 +323,12 @@ def _listed(packets: Packets, sent: np.ndarray, received: np.ndarray) -> Summary
 
 
 def _stated(result: dict[str, Any], sent: int, received: int) -> tuple[list[float], np.uint8]:
-    """avg, min and max that a result without listed packets states of itself."""
+    """The avg, min and max stated by a result without listed packets, and their state."""
     nothing = [NO_REPLY] * 3
     if not result:
         return nothing, MISSING
     if received == 0 or result.get("result"):
-        # No reply came, or only errors are listed: a loss if anything was sent at all.
+        # There is no reply, or only errors are listed: a loss if anything was sent at all.
         return nothing, GIVEN if sent > 0 else MISSING
     numbers, states = floats([result.get("avg"), result.get("min"), result.get("max")])
     if states[0] != GIVEN:
@@ -340,13 +341,13 @@ def _stated(result: dict[str, Any], sent: int, received: int) -> tuple[list[floa
 
 
 def _one_row_a_packet(columns: ParsedRecords, summary: Summary) -> None:
-    """Replace the result's RTT by its packets' (`--rtt each`)."""
+    """Replace the RTT of each result by those of its packets (`--rtt each`)."""
     unlisted = (summary.packets.replies + summary.packets.lost == 0) & (columns.rtt_state == GIVEN)
     lost = unlisted & (columns.rtt == NO_REPLY)
     single = unlisted & ~lost & (summary.sent == 1) & (summary.received == 1)
     columns.fields_bad |= lost & (summary.sent > _MAX_UNLISTED)
     rows = np.where(lost, np.clip(summary.sent, 1, _MAX_UNLISTED), single.astype(np.int64))
-    # A result that states only the mean of several replies cannot be taken apart.
+    # A result that states only the mean of several replies cannot be split into packets.
     columns.rtt_state = np.where(unlisted & ~lost & ~single, MISSING, columns.rtt_state)
     columns.packets, columns.packet_offsets = packet_rows(summary.packets, rows)
     columns.packets[columns.packet_offsets[:-1][single]] = columns.rtt[single]

@@ -1,10 +1,10 @@
-"""The blocks of a bzip2 file from any byte on, so that several workers can unpack one file.
+"""Reading of bzip2 blocks from any byte of a file, so that several workers can unpack one file.
 
-bzip2 keeps no index, and its blocks begin at any bit; each begins with 48 bits that mark it. A block between
-two marks is unpacked as a stream of its own, with an end and the block's checksum appended, so the library
-checks that it ends exactly where the next mark is. The 48 bits may occur inside a block by chance (once in
-30 TB of compressed data): then the block before fails, as a damaged one does, and whoever asked reads the
-file from its beginning instead.
+bzip2 has no index, and its blocks begin at any bit; each begins with a mark of 48 bits. A block between two
+marks is unpacked as a stream of its own, with an end and the block's checksum appended, so the library checks
+that it ends exactly where the next mark is. The 48 bits may occur inside a block by chance (once in 30 TB of
+compressed data): then the block fails like a damaged one, and the caller reads the file from its beginning
+instead.
 """
 
 import bz2
@@ -20,18 +20,19 @@ from ping_llm.ingest.records import PIECE_BYTES, READ_BYTES, Broken
 _BLOCK_MARK, _END_MARK = 0x314159265359, 0x177245385090
 _MARK_BITS, _CRC_BITS, _HEADER_BYTES = 48, 32, 4
 
-#: No block is longer: 900,000 bytes that cannot be compressed, and tables.
+#: Upper bound of the size of a block: 900,000 bytes that cannot be compressed, and tables.
 _MAX_BLOCK_BYTES = 2 << 20
 
 
-#: What the last byte but one of a mark and up to 7 bits after it can be: looking there first saves most work.
+#: Possible values of the last byte but one when a mark ends in the last byte, at any bit. Checking this byte
+#: first saves most of the work.
 _POSSIBLE = np.zeros(256, np.bool_)
 _POSSIBLE[[(mark >> (8 - after)) & 255 for mark in (_BLOCK_MARK, _END_MARK) for after in range(8)]] = True
 
 
 @kernel
 def _find_marks(data, window, before, possible, places, ends):
-    """Marks that end in `data`; `window` is the 8 bytes before it, `before` the bytes read so far."""
+    """Find the marks that end in `data`; `window` is the 8 bytes before, `before` the bytes read so far."""
     found = 0
     mask = np.uint64((1 << 48) - 1)
     block, end = np.uint64(0x314159265359), np.uint64(0x177245385090)
@@ -51,7 +52,7 @@ def _find_marks(data, window, before, possible, places, ends):
 
 
 class _Marks:
-    """The marks of a file from byte `start` on, and the bits between them. Places are bits of the file."""
+    """The marks of a file from byte `start` on, and the bits between them. Places are bit offsets."""
 
     def __init__(self, file: BinaryIO, start: int):
         file.seek(start)
@@ -89,25 +90,25 @@ class _Marks:
         return (int.from_bytes(self._data[first:last]) >> (-end % 8)) & ((1 << (end - begin)) - 1)
 
     def bytes(self, begin: int, count: int) -> bytes:
-        """Up to `count` bytes from byte `begin`; fewer at the end of the file."""
+        """Return `count` bytes from byte `begin`; fewer at the end of the file."""
         while begin + count - self._base > len(self._data) and self._more():
             pass
         return bytes(self._data[begin - self._base : begin - self._base + count])
 
     def forget(self, before: int) -> None:
-        """Hold no bytes before the bit `before`."""
+        """Discard the bytes before bit `before`."""
         del self._data[: before // 8 - self._base]
         self._base = before // 8
 
 
 class Bzip2Blocks:
-    """The text of the blocks that begin in the bytes [start, end) of a file, and then of those after them.
+    """The text of the blocks that begin in the bytes [start, end) of a file, then of the blocks after them.
 
-    Iterate over it for (piece, whether its block begins after the end). `checksums` holds what the blocks of
-    the range say: [False, checksum] of a block, [True, checksum] of a stream that ends.
+    Iteration gives (piece, whether its block begins at or after `end`). `checksums` holds the stored
+    checksums in the range: [0, checksum] for a block, [1, checksum] for the end of a stream.
 
     Raises:
-      Broken: while iterating; the file is damaged, or is not what this reader understands.
+      Broken: while iterating, if the file is damaged or not of a form that this reader supports.
     """
 
     def __init__(self, file: BinaryIO, start: int, end: int):
@@ -171,7 +172,7 @@ def _unpack(header: bytes, block: int, bits: int, checksum: int) -> Iterator[byt
 
 
 def checksums_agree(checksums: list[list[int]]) -> bool:
-    """Do the blocks of a whole file add up to what the ends of its streams say?"""
+    """Whether the checksums of the blocks of a whole file match those at the ends of its streams."""
     combined, ended = 0, True
     for is_end, checksum in checksums:
         if is_end and checksum != combined:

@@ -1,12 +1,12 @@
-"""Parsed records on their way to the table: lists of JSON values become columns to judge.
+"""Conversion of parsed records, lists of JSON values, to columns that can be judged.
 
-A column's set of types is taken first (20 ns per value): when it is what it should be, NumPy and Arrow
-convert the whole list at C speed. One odd value (a number in a string, as firmware 0 wrote them, or rubbish)
-sends only its block through the careful loop. Both ways agree wherever both apply.
+The set of types in a column is determined first (20 ns per value): if all are as expected, NumPy and Arrow
+convert the whole list at C speed. If a value is unusual (a number in a string, as in firmware 0, or an
+invalid value), its block is converted by a slower loop in Python. Both give the same result where both apply.
 
-The packets of a ping are added up here. A packet is a reply {"rtt": …}, a loss {"x": "*"} or an error
-{"error": …} (never sent). A reply marked `dup` or `late` answers a packet that is already in the list, as a
-reply or as a loss: it does not count.
+This module also summarises the packets of a ping. A packet is a reply {"rtt": …}, a loss {"x": "*"} or an
+error {"error": …} (never sent). A reply marked `dup` or `late` answers a packet that is already in the list,
+as a reply or as a loss, so it does not count.
 """
 
 import math
@@ -23,8 +23,8 @@ from ping_llm.measurements import addresses
 from ping_llm.measurements.rules import ACCEPTED, BAD, GIVEN, MISSING, REASONS, UNKNOWN, Candidates
 from ping_llm.measurements.schema import MAX_RTT_MS, NO_REPLY, NotUsed
 
-#: Verdicts beyond those of the rules. NOT_PING is a result of another kind. TRACEROUTE is one that is taken
-#: apart: it counts as its hops, which have verdicts of their own, some of NOT_USED.
+#: Verdicts beyond those of the rules. NOT_PING is a result of another kind. TRACEROUTE is a traceroute that
+#: is split into hops: it counts as its hops, which have their own verdicts, some of them in NOT_USED.
 TRACEROUTE = 254
 NOT_PING = 255
 NOT_USED = {reason: code for code, reason in enumerate(NotUsed, 128)}
@@ -34,20 +34,20 @@ _RAGGED = ("packets", "packet_offsets")
 
 @dataclass
 class ParsedRecords(Candidates):
-    """A block of records of an input, column by column.
+    """A block of input records, as columns.
 
     Attributes:
-      packets: RTTs of all packets (`--rtt each` only); record i's are
+      packets: RTTs of all packets (`--rtt each` only); those of record i are
         `packets[packet_offsets[i]:packet_offsets[i + 1]]`.
     """
 
-    kind: np.ndarray  # uint8, the place in schema.KINDS
+    kind: np.ndarray  # uint8, index in schema.KINDS
     packets: np.ndarray | None = None
     packet_offsets: np.ndarray | None = None
 
 
 def merge(count: int, parts: Sequence[tuple[np.ndarray, ParsedRecords]]) -> ParsedRecords:
-    """One block of `count` records from several, each with the places its records go to."""
+    """Merge several blocks into one of `count` records; each part comes with the places of its records."""
     merged: dict[str, np.ndarray] = {}
     for field in fields(ParsedRecords)[: -len(_RAGGED)]:
         first = getattr(parts[0][1], field.name)
@@ -68,7 +68,7 @@ def merge(count: int, parts: Sequence[tuple[np.ndarray, ParsedRecords]]) -> Pars
     for places, columns in parts:
         assert columns.packets is not None
         assert columns.packet_offsets is not None
-        # Packet k of a record lies k after the record's start, in the part as in the whole.
+        # Packet k of a record is k places after the record's start, in the part and in the merged block.
         starts = np.repeat(offsets[places] - columns.packet_offsets[:-1], counts[places])
         packets[starts + np.arange(len(columns.packets))] = columns.packets
     return ParsedRecords(**merged, packets=packets, packet_offsets=offsets)
@@ -84,7 +84,7 @@ _INT64_MAX = 2**63 - 1
 
 
 def floats(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """float64 (NaN where not GIVEN) and states."""
+    """Convert to float64 (NaN where not GIVEN) and states."""
     types = set(map(type, values))
     if types <= _NUMBERS:
         return np.array(values, np.float64), np.zeros(len(values), np.uint8)
@@ -114,7 +114,7 @@ def _one_float(value: Any) -> tuple[float, np.uint8]:
 
 
 def integers(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """int64 (UNKNOWN where absent or bad) and a mask of the bad."""
+    """Convert to int64 (UNKNOWN where absent or bad) and a mask of bad values."""
     types = set(map(type, values))
     if types == {int}:
         try:
@@ -151,7 +151,7 @@ def _one_integer(value: Any) -> int | None:
 
 
 def microseconds(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Unix seconds, whole or not → int64 microseconds and states; the far too large become the year 5138."""
+    """Convert Unix seconds to int64 µs and states; times that are far too large become the year 5138."""
     if set(map(type, values)) == {int}:
         try:
             seconds = np.array(values, np.int64)
@@ -165,7 +165,7 @@ def microseconds(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def packed_addresses(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 [n, 16] and states."""
+    """Convert texts to packed addresses, uint8 [n, 16], and states."""
     if set(map(type, values)) <= {str, _NONE}:
         texts = values
     else:
@@ -183,21 +183,21 @@ REPLY, LOST, ERROR, IGNORED, RUBBISH = range(5)
 
 @dataclass
 class Packets:
-    """Packets of a block of results, and per result what they add up to (NaN where no reply counts)."""
+    """Packets of a block of results, and their statistics per result (NaN where no reply counts)."""
 
     offsets: np.ndarray  # int64 [n + 1]
-    kinds: np.ndarray  # uint8, a packet
-    rtts: np.ndarray  # float64, a packet
+    kinds: np.ndarray  # uint8, one per packet
+    rtts: np.ndarray  # float64, one per packet
     replies: np.ndarray  # int64 [n]
     lost: np.ndarray
     mean: np.ndarray  # float64 [n]
     least: np.ndarray
     most: np.ndarray
-    bad: np.ndarray  # bool [n]: a packet is not a packet, or a reply's RTT is impossible
+    bad: np.ndarray  # bool [n]: a packet is invalid, or the RTT of a reply is impossible
 
 
 def read_packets(lists: Sequence[Any]) -> Packets:
-    """Read the `result` fields of a block of results; absent ones are empty."""
+    """Read the packets in the `result` fields of a block of results; an absent field has no packets."""
     bad = np.zeros(len(lists), bool)
     types = set(map(type, lists))
     if types != {list}:
@@ -220,7 +220,7 @@ def read_packets(lists: Sequence[Any]) -> Packets:
 
 
 def add_up(offsets: np.ndarray, kinds: np.ndarray, rtts: np.ndarray, bad: np.ndarray) -> Packets:
-    """Add up packets, result by result; `bad` gets those with impossible ones."""
+    """Summarise packets per result; set `bad` for results with impossible packets."""
     replies, lost, mean, least, most = _add_up(offsets, kinds, rtts, MAX_RTT_MS, bad)
     return Packets(offsets, kinds, rtts, replies, lost, mean, least, most, bad)
 
@@ -269,13 +269,13 @@ def _add_up(offsets, kinds, rtts, max_rtt, bad):
 
 
 def packet_rows(packets: Packets, unlisted_losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One RTT a packet that counts, for `--rtt each`.
+    """One RTT per packet that counts, for `--rtt each`.
 
     Args:
-      unlisted_losses: int64 [n]: lost packets of results that list none of theirs.
+      unlisted_losses: int64 [n], number of lost packets of results that list no packets.
 
     Returns:
-      RTTs (NO_REPLY for losses) and their int64 [n + 1] offsets by result.
+      RTTs (NO_REPLY for losses), and their offsets by result, int64 [n + 1].
     """
     counts = packets.replies + packets.lost + unlisted_losses
     offsets = np.zeros(len(counts) + 1, np.int64)

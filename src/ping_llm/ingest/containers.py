@@ -1,7 +1,7 @@
-"""gzip, bzip2, xz, zstd, zip and tar, recognised by their first bytes and read in bounded memory.
+"""Readers of gzip, bzip2, xz, zstd, zip and tar, recognised by their first bytes, in bounded memory.
 
-Every decompressor is asked for at most `CHUNK_BYTES` at a time, so that a few kilobytes that unpack to
-gigabytes cost time and nothing else. Concatenated streams (as pbzip2 and bgzip write) are one stream.
+Decompressors give at most `CHUNK_BYTES` at a time, so that a few kilobytes that unpack to gigabytes cost time
+but not memory. Concatenated streams (as pbzip2 and bgzip write them) are read as one stream.
 """
 
 import bz2
@@ -22,16 +22,17 @@ from ping_llm.ingest.records import Broken, Chunks
 
 CHUNK_BYTES = BLOCK_BYTES
 
-#: Chunks that are unpacked before they are asked for.
+#: Number of chunks that are unpacked in advance.
 _AHEAD = 4
 
-#: A container in a container in a container is still read; deeper is a trick.
+#: Largest number of containers inside each other; deeper nesting is taken for an attack.
 MAX_NESTING = 4
 
-#: zstd does not bound the output of a call, and four bytes may stand for 128 KiB: 1 KiB is 32 MiB at worst.
+#: Bytes of zstd data per call. zstd does not bound the output of a call, and four bytes may stand for 128
+#: KiB: 1 KiB unpacks to 32 MiB at worst.
 _ZSTD_SLICE = 1 << 10
 
-#: Bytes of damaged gzip data that are unpacked at a time: what is lost is less than what these stand for.
+#: Bytes of damaged gzip data unpacked at a time; the loss is less than what these bytes unpack to.
 _SALVAGE_SLICE = 4
 
 _MAGIC = {
@@ -43,7 +44,7 @@ _MAGIC = {
 }
 _LONGEST_MAGIC = max(map(len, _MAGIC))
 
-#: What people have and ingest does not read: better refused by name than rejected line by line.
+#: First bytes of common formats that ingest does not read, refused by name and not rejected line by line.
 _REFUSED = {
     b"7z\xbc\xaf\x27\x1c": "a 7z archive; unpack it first",
     b"Rar!\x1a\x07": "a RAR archive; unpack it first",
@@ -81,7 +82,7 @@ def container(start: bytes) -> str | None:
 
 
 def contents(chunks: Chunks, nesting: int = 0) -> Generator[Chunks]:
-    """The streams inside a stream: itself, what it unpacks to, or each member of an archive in turn."""
+    """The streams inside a stream: itself, its unpacked content, or each member of an archive in turn."""
     start = chunks.peek(BLOCK)
     kind = container(start) or ("tar" if is_tar(start) else None)
     refused = _refused(start)
@@ -112,14 +113,14 @@ def _refused(start: bytes) -> str | None:
 
 
 def is_refused(start: bytes) -> bool:
-    """Is what begins so another container, or something that is not read?"""
+    """Whether data with these first bytes is another container, or a format that is not read."""
     return container(start) is not None or is_tar(start) or _refused(start) is not None
 
 
 def ahead(chunks: Iterator[bytes]) -> Generator[bytes]:
-    """The same chunks, made by a thread that is up to `_AHEAD` of them ahead of who takes them.
+    """The same chunks, read in a thread that is up to `_AHEAD` chunks ahead of the caller.
 
-    Reading, hashing and unpacking release the GIL, so on two cores they go on while records are parsed.
+    Reading, hashing and unpacking release the GIL, so on two cores they run while records are parsed.
     """
     handed: queue.Queue[tuple[bytes | None, BaseException | None]] = queue.Queue(_AHEAD)
     ended = threading.Event()
@@ -147,14 +148,14 @@ def ahead(chunks: Iterator[bytes]) -> Generator[bytes]:
             yield chunk
     finally:
         ended.set()
-        while reader.is_alive():  # it may wait for room
+        while reader.is_alive():  # it may wait for room in the queue
             with suppress(queue.Empty):
                 handed.get(timeout=0.01)
         reader.join()
 
 
 def unpack(chunks: Chunks, kind: str) -> Iterator[bytes]:
-    """Decompress all streams of one kind that follow each other."""
+    """Decompress all consecutive streams of one kind."""
     while True:
         unpacker = _Unpacker(kind)
         for chunk in chunks:
@@ -180,7 +181,7 @@ def unpack(chunks: Chunks, kind: str) -> Iterator[bytes]:
 
 
 def _skip_padding(chunks: Chunks) -> None:
-    """gzip and xz files may be padded with zeros."""
+    """Skip zeros: gzip and xz files may be padded with them."""
     for chunk in chunks:
         rest = chunk.lstrip(b"\0")
         if rest:
@@ -189,9 +190,10 @@ def _skip_padding(chunks: Chunks) -> None:
 
 
 def _salvage(engine: Any, data: bytes) -> Iterator[bytes]:
-    """What gzip data hold before the error in them, which may only be that of the checksum at their end.
+    """Unpack gzip data up to the error in them, which may only be a wrong checksum at their end.
 
-    An error takes all the output of its call with it: 50 kB are copied per call to be able to ask again.
+    A call that raises loses all its output. So the decompressor, 50 kB, is copied before each call, and the
+    data are unpacked again from the copy.
     """
     for start in range(0, len(data), _SALVAGE_SLICE):
         piece = data[start : start + _SALVAGE_SLICE]
@@ -204,7 +206,7 @@ def _salvage(engine: Any, data: bytes) -> Iterator[bytes]:
 
 
 class _Unpacker:
-    """One compressed stream, with the same face for four libraries."""
+    """Decompressor of one stream, with the same interface for four libraries."""
 
     def __init__(self, kind: str):
         self._kind = kind
@@ -214,7 +216,7 @@ class _Unpacker:
         elif kind == "bzip2":
             self._engine = bz2.BZ2Decompressor()
         elif kind == "xz":
-            # 128 MB is more than xz -9 asks for; a header that asks for gigabytes is refused.
+            # 128 MB is more than xz -9 needs; a header that requires gigabytes is refused.
             self._engine = lzma.LZMADecompressor(memlimit=128 << 20)
         else:
             self._engine = zstandard.ZstdDecompressor().decompressobj()

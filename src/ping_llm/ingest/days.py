@@ -1,8 +1,8 @@
-"""Parts → the table: sorted, each result once, one folder per day.
+"""Conversion of parts to the table: sorted, without duplicates, one folder per day.
 
-The days are cut into groups (workers.py). DuckDB reads a group's rows from the parts that have
-any, sorts them by every column, spilling to the work folder if a day is that large, and hands them back in
-order. The order is total, so the bytes depend neither on how many workers read what nor on interruptions.
+The days are split into groups (workers.py). DuckDB reads the rows of a group from the parts that have any,
+sorts them by every column, spilling to the work folder if a day is too large, and returns them in order. The
+order is total, so the bytes do not depend on the number of workers, on what each reads, or on interruptions.
 """
 
 from collections import Counter
@@ -29,7 +29,8 @@ from ping_llm.measurements.rules import UNKNOWN
 from ping_llm.measurements.schema import DAY_US, KINDS, MEASUREMENTS, TABLE_VERSIONS, THROUGHPUT, kind_names
 from ping_llm.paths import duckdb_path
 
-# What makes two results the same result. With `--rtt each` the RTT is one packet's: there all are hashed.
+# Columns by which two results are equal. With `--rtt each` the RTT is that of one packet, so the hash of all
+# packets is compared instead.
 _IDENTITY = (
     "event_time", "src_high", "src_low", "dst_high", "dst_low",
     "msm_id", "probe_id", "size", "packet_error_count", "rtt", "kind",
@@ -42,11 +43,11 @@ _PLACE = ("file", "record", "packet")
 def write_group(
     group: Group, out: Path, spill: Path, each: bool, memory_mb: int, version: int = 1
 ) -> Written:
-    """Sort a group's rows and write its days' files, of a `version` of the table."""
+    """Sort the rows of a group and write the files of its days, in a `version` of the table."""
     written = Written()
     schema = TABLE_VERSIONS[version]
     identity = _IDENTITY_OF_EACH if each else _IDENTITY
-    if THROUGHPUT in schema.names:  # elsewhere it would be one more column to sort by, unknown in all rows
+    if THROUGHPUT in schema.names:  # in other versions it is unknown in all rows
         identity = (*identity, THROUGHPUT)
     duplicates = _Duplicates(identity)
     writer = _DayWriter(out, schema)
@@ -92,7 +93,7 @@ def _sorted_rows(
     with duckdb.connect(
         config={"threads": 1, "memory_limit": limit, "temp_directory": str(spill)}
     ) as connection:
-        # It would go to stdout, among the results.
+        # The progress bar would be written to stdout, among the results.
         connection.execute("SET enable_progress_bar = false")
         query = (
             f"SELECT {', '.join(names)} FROM read_parquet(?) WHERE event_time >= ? AND event_time < ? "
@@ -105,7 +106,7 @@ def _sorted_rows(
 
 
 class _Duplicates:
-    """Marks the rows of a sorted stream whose result was there before: same identity, another place."""
+    """Marks duplicates in a sorted stream: rows whose result equals an earlier one from another place."""
 
     def __init__(self, identity: Sequence[str]):
         self._identity = identity
@@ -113,7 +114,7 @@ class _Duplicates:
         self._owner: tuple[int, int] = (-1, -1)
 
     def mark(self, columns: dict[str, np.ndarray]) -> np.ndarray:
-        """bool [n]; call with consecutive slices of the stream."""
+        """Return whether each row is a duplicate, bool [n]; call with consecutive slices of the stream."""
         count = len(columns["file"])
         new = np.zeros(count, bool)
         if not count:
@@ -123,7 +124,7 @@ class _Duplicates:
             new[1:] |= values[1:] != values[:-1]
             new[0] |= not self._last or values[0] != self._last[name]
         self._last = {name: columns[name][-1] for name in self._identity}
-        # The owner of an identity is the result of its first row; any other result there is a duplicate.
+        # The owner of an identity is the result of its first row; all others with it are duplicates.
         firsts = np.flatnonzero(new)
         run = np.cumsum(new) - 1
         files = np.concatenate([[self._owner[0]], columns["file"][firsts]]).astype(np.int64)
@@ -134,7 +135,7 @@ class _Duplicates:
 
 
 def measurement_rows(part: pa.RecordBatch, version: int = 1) -> pa.RecordBatch:
-    """Part rows as rows of a version of the table."""
+    """Convert part rows to rows of a version of the table."""
     columns = {name: part[name].to_numpy() for name in part.schema.names}
     return _measurements(columns, np.arange(len(part)), version)
 
@@ -205,12 +206,12 @@ class _DayWriter:
             assert self._day is not None
             self._writing = whole_file(day_folder(self._out, self._day) / DAY_FILE)
             self._file = pq.ParquetWriter(self._writing.__enter__(), self._schema, compression="zstd")
-        # One chunk: where pages end depends on where chunks do.
+        # One chunk, because chunk boundaries determine page boundaries.
         self._file.write_table(pa.Table.from_batches(self._held, self._schema).combine_chunks())
         self._held, self._held_rows = [], 0
 
     def close(self) -> None:
-        """End the day's file."""
+        """Finish the file of the current day."""
         self._flush()
         if self._file is not None:
             self._file.close()
@@ -219,7 +220,7 @@ class _DayWriter:
         self._day = None
 
     def abandon(self) -> None:
-        """Remove what is unfinished; nothing after close()."""
+        """Remove an unfinished file; does nothing after close()."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -233,7 +234,7 @@ def day_folder(out: Path, day: int) -> Path:
 
 
 def day_as_part(day: Path, part: Path) -> int:
-    """Write the rows of a day's file as a part, as if file 0 had them in this order; how many there are."""
+    """Write the rows of a day's file as a part of file 0, in the same order; return their number."""
     rows = 0
     with (
         pq.ParquetFile(day) as file,
@@ -281,8 +282,8 @@ def write_rejects(files: Sequence[Sequence[tuple[str, int]]], out: Path, earlier
     """Join the rejects of all files, in the order of the inputs, into rejects/rejects.parquet.
 
     Args:
-      files: of each file its parts, which may be missing, and the number of lines before each.
-      earlier: the same file of a table that is appended to.
+      files: For each file, its parts, which may be missing, and the number of lines before each part.
+      earlier: The rejects.parquet of the table to which files are appended.
     """
     with (
         whole_file(out / REJECTS_FOLDER / REJECTS_FILE) as aside,

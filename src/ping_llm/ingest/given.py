@@ -1,8 +1,8 @@
-"""What a question is given in files: anything that `ingest` reads, of which columns may be missing.
+"""Reading of the files given with a question: all formats that `ingest` reads, also with missing columns.
 
-Pairs to ask about have no RTT, a context may have no times, and an address may be a prefix, so rows are
-handed on as they stand, under our names. Only RIPE Atlas results are judged: those that are no measurements
-are left out, and counted.
+Queried pairs have no RTT, a context may have no times, and an address may be a prefix, so rows are passed on
+unchanged, with our column names. Only RIPE Atlas results are judged: those that are not measurements are left
+out and counted.
 """
 
 import sys
@@ -37,9 +37,9 @@ class GivenRows:
     """Some rows of a file.
 
     Attributes:
-      table: columns of our names, as far as they are there.
-      name: of the file, or of the member of an archive.
-      numbers: int64 [n], the line of each row as an editor counts them, or the row of a Parquet file.
+      table: The existing columns, with our names.
+      name: Name of the file, or of the member of an archive.
+      numbers: int64 [n], line number of each row, from 1, or the row in a Parquet file.
     """
 
     table: pa.RecordBatch
@@ -54,15 +54,15 @@ class GivenRows:
 class GivenFiles:
     """The rows of a file, of the files of a folder, or of standard input.
 
-    Iterate over it once. Afterwards `left_out` is the number of results that are no measurements.
+    Iterate over it once. Afterwards `left_out` is the number of results that are not measurements.
 
     Raises:
       UsageError: there is no such file.
-      PingError: a file is damaged, or has not the columns.
+      PingError: a file is damaged, or lacks a needed column.
     """
 
     def __init__(self, place: str | Path, needs: Sequence[str], src: str | None = None):
-        """`src`: where ping, fping or mtr were run whose output is read; they do not say it."""
+        """Set the place, the needed columns, and `src`: the source of ping, fping or mtr output."""
         self._place, self._needs, self._src = str(place), tuple(needs), src
         self.rows = self.left_out = 0
 
@@ -80,7 +80,7 @@ class GivenFiles:
 
     @property
     def note(self) -> str | None:
-        """A sentence about results that were left out."""
+        """A sentence about the results that were left out, or None."""
         if not self.left_out:
             return None
         return (
@@ -162,7 +162,7 @@ class GivenFiles:
         return GivenRows(_batch(columns), stream.name, block.numbers)
 
     def _results(self, block: records.Block, stream: Chunks) -> GivenRows:
-        """The pings of a block of RIPE Atlas results that are measurements."""
+        """The rows of a block of RIPE Atlas results that are measurements of pings."""
         columns = atlas.read_block(block, _OPTIONS).columns
         judge(columns)
         accepted = np.flatnonzero(columns.verdict == ACCEPTED)

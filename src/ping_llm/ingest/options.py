@@ -1,4 +1,4 @@
-"""What a user chooses about ingesting: options, with every default and every bound, and input files."""
+"""Options of ingest, with all defaults and limits, and the search for input files."""
 
 import os
 from collections.abc import Sequence
@@ -16,53 +16,53 @@ RTT_CHOICES = ("avg", "min", "max", "each")
 SOURCE_CHOICES = ("auto", "from", "src_addr")
 TRACEROUTE_CHOICES = ("off", "last", "hops")
 
-#: Decompressed text is handled about this much at a time. 1 MiB is some 2,000 results: with 20,000 the parsed
-#: objects leave the cache and parsing takes 1.7 times as long.
+#: Bytes of decompressed text per block. 1 MiB is about 2,000 results; with 20,000 the parsed objects do not
+#: fit in the cache and parsing takes 1.7 times as long.
 BLOCK_BYTES = 1 << 20
 
-#: A file is cut into stretches of this many bytes, which workers share: 4 MiB of bzip2 take one core 2 s, and
-#: finding the first line of a stretch costs it a block of 900 kB.
+#: Bytes per stretch of a compressed and of a plain file; workers share the stretches of a file. 4 MiB of
+#: bzip2 take one core 2 s, and finding the first line of a stretch costs a block of 900 kB.
 STRETCH_BYTES = 4 << 20
 PLAIN_STRETCH_BYTES = 64 << 20
 
-#: A record longer than this is not a ping (16 packets make 2 KB) but an accident or an attack: it is skipped
-#: while it is read, never held.
+#: Largest record, in bytes. A longer one is not a ping (16 packets make 2 KB) but an error or an attack: it
+#: is skipped while reading and never held in memory.
 MAX_RECORD_BYTES = 4 << 20
 
-#: orjson's own bound; deeper JSON does not parse.
+#: Largest nesting depth of JSON: the limit of orjson.
 MAX_DEPTH = 1024
 
-#: How much of a rejected record is kept. All real results fit whole.
+#: Largest number of bytes kept of a rejected record. All real results fit completely.
 RAW_BYTES = 8 << 10
 
-#: Rows of a row group in the output, and in the intermediate parts.
+#: Rows per row group: in the output, in the intermediate parts, and in the rejects.
 ROW_GROUP_ROWS = 131_072
 PART_GROUP_ROWS = 65_536
 REJECT_GROUP_ROWS = 4_096
-#: Rows sorted at a time when the parts become the table: about 500 bytes each at the peak of the sort.
-#: A single day may be larger; then DuckDB spills to the work folder.
+#: Rows sorted at a time when the parts become the table: about 500 bytes per row at the peak of the sort.
+#: A single day may have more; then DuckDB spills to the work folder.
 SORT_ROWS = 1_000_000
 
-#: DuckDB's memory, all workers together, and the workers that sort at a time: sorting, a worker takes 130 MB
-#: for itself; reading, 55 MB.
+#: DuckDB's memory for all workers together, in MB, and the largest number of workers that sort at the same
+#: time. A worker itself takes 130 MB while sorting, 55 MB while reading.
 SORT_MEMORY_MB = 400
 SORT_WORKERS = 4
 
-#: Workers by default, one per core up to this: eight take 0.9 GB together; memory should stay below 1 GB.
+#: Largest default number of workers (one per core). Eight take 0.9 GB; memory should stay below 1 GB.
 MOST_WORKERS = 8
 
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """What decides the output: two runs with equal options and inputs write equal bytes.
+    """Options that determine the output: two runs with equal options and inputs write equal bytes.
 
     Attributes:
       rtt: `avg`, `min` or `max` over a result's packets that count, or `each`: one measurement per packet.
       source: `auto` (src_addr if public, else from), `from` or `src_addr`.
       traceroutes: `off`: not used; `last`: the destination, if it is the last hop; `hops`: every public hop.
-        Off by default: simple methods do not tell kinds apart, and a router's RTT would mislead them.
-      src: where ping, fping and mtr were run whose output is read; None: such output is rejected.
-      places: files that say where prefixes are; replies that are faster than light allows are rejected.
+        Off by default: simple methods do not distinguish kinds, and the RTT of a router would mislead them.
+      src: Source address of ping, fping and mtr output; None: such output is rejected.
+      places: Files with the places of prefixes; replies that are faster than light allows are rejected.
     """
 
     rtt: str = "avg"
@@ -93,7 +93,7 @@ class IngestOptions:
         return self.traceroutes != "off"
 
     def as_json(self) -> dict[str, Any]:
-        """Newer options only where they are used: without them, a table is what it was before."""
+        """The options for JSON; newer ones only if used, so that tables made without them stay the same."""
         chosen = asdict(self)
         if not self.with_traceroutes:
             del chosen["traceroutes"]
@@ -113,8 +113,8 @@ STDIN = "-"
 def find_files(inputs: Sequence[str], out: Path | None = None) -> list[str]:
     """Expand files, folders, globs and `-`: each file once, sorted by path.
 
-    Sorted, because the order decides which of two equal results is the duplicate, and the order on the
-    command line should not.
+    They are sorted because the order determines which of two equal results is the duplicate, and this should
+    not depend on the order on the command line.
     """
     found: set[str] = set()
     for given in inputs:
@@ -139,12 +139,13 @@ def find_files(inputs: Sequence[str], out: Path | None = None) -> list[str]:
     return sorted(found)
 
 
-#: What ingest, simulate and split write beside measurements. In such folders only Parquet files hold any.
+#: Files that ingest, simulate and split write beside measurements. In folders with them, only Parquet files
+#: hold measurements.
 _NOTES = ("ingest.json", "world.json", "shard.json", "split.json")
 
 
 def _files_below(folder: Path, out: Path | None) -> list[str]:
-    """All files but hidden ones (.name, _name), our own notes, and the output's own when it lies inside."""
+    """All files below a folder, except hidden ones (.name, _name), our own notes, and files of the output."""
     files = []
     ours: dict[Path, bool] = {}
     for path in files_below(folder):

@@ -1,4 +1,4 @@
-"""Parquet tables → columns, batch by batch, whatever is in the file."""
+"""Conversion of Parquet tables with any content to columns, batch by batch."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,16 +22,17 @@ from ping_llm.ingest.tables import (
 )
 from ping_llm.measurements.schema import REQUIRED_COLUMNS
 
-#: Rows of a Parquet file judged at a time, and bytes of text that they may have.
+#: Largest number of Parquet rows per batch, and of bytes of text in them.
 _BATCH_ROWS = 65_536
 _BATCH_BYTES = 64 << 20
 
-#: A row group that unpacks to more than both is refused. Real ones unpack to 20 times their size at most.
+#: Limits of the unpacked size of a row group, and of its ratio to the file size; a row group above both is
+#: refused. Real ones unpack to 20 times their size at most.
 MAX_GROUP_BYTES, MAX_RATIO = 1 << 30, 1_000
 
 
 def read_parquet(path: Path) -> Iterator[tuple[ParsedRecords, pa.RecordBatch]]:
-    """Columns of a Parquet file, batch by batch, with the batch they come from; raises as the next."""
+    """Columns of a Parquet file, batch by batch, and each batch itself; raises like `parquet_arrays`."""
     for given, part in parquet_arrays(path, REQUIRED_COLUMNS):
         yield from_arrays(given, len(part)), part
 
@@ -72,12 +73,13 @@ def _open(path: Path, as_dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
 
 
 def _repeats_long_texts(file: pq.ParquetFile, number: int, texts: Sequence[str]) -> bool:
-    """Has a row group a text that is stored once, is longer than any value, and may be in every row?
+    """Whether a row group stores once a text that is longer than any valid value and may be in every row.
 
-    Such are read as dictionaries: 130 kB in 65,536 rows would take 8.6 GB. Others are not: it is slower.
+    Such row groups are read as dictionaries, as 130 kB in 65,536 rows would take 8.6 GB. Others are not,
+    because that is slower.
     """
     group = file.metadata.row_group(number)
-    stored = group.total_byte_size  # what its columns say of themselves may end the process: see _refuse_bomb
+    stored = group.total_byte_size  # reading the sizes of columns may abort the process: see _refuse_bomb
     if not texts or not group.num_rows or stored * min(group.num_rows, _BATCH_ROWS) <= 8 * _BATCH_BYTES:
         return False
     # The first row comes with the whole dictionary.
@@ -86,7 +88,7 @@ def _repeats_long_texts(file: pq.ParquetFile, number: int, texts: Sequence[str])
 
 
 def _longest(column: pa.Array) -> int:
-    """Bytes of the longest text of a dictionary; 0 for any other column."""
+    """Bytes of the longest text in a dictionary; 0 for other columns."""
     if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
         return 0
     return pc.max(pc.binary_length(column.dictionary)).as_py() or 0
@@ -97,10 +99,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _refuse_bomb(metadata: pq.FileMetaData, packed: int) -> None:
-    """Raise if a few bytes stand for very many: Arrow unpacks whole pages.
+    """Refuse a file in which a few bytes unpack to very many, because Arrow unpacks whole pages.
 
-    By the group's own total and the size of the file: `RowGroupMetaData.column` of a damaged footer does not
-    raise but aborts the process (pyarrow 26).
+    This compares the total size of each row group with the size of the file: `RowGroupMetaData.column` of a
+    damaged footer does not raise an error but aborts the process (pyarrow 26).
 
     Raises:
       pa.ArrowInvalid: a row group would take too much memory.
@@ -115,7 +117,7 @@ def _refuse_bomb(metadata: pq.FileMetaData, packed: int) -> None:
 
 
 def _with_short_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Dictionaries with texts cut to RAW_BYTES: no more of them would be kept as a reject."""
+    """Cut the texts of dictionaries to RAW_BYTES, the part that is kept of a reject."""
     for place, column in enumerate(batch.columns):
         if _longest(column) > RAW_BYTES:
             cut = pc.binary_slice(column.dictionary.cast(pa.binary()), 0, RAW_BYTES)
@@ -125,12 +127,12 @@ def _with_short_text(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _rows_at_once(batch: pa.RecordBatch) -> int:
-    """Rows that take at most _BATCH_BYTES even if each has the longest texts."""
+    """Number of rows that take at most _BATCH_BYTES even if each has the longest texts."""
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // (1 + sum(map(_longest, batch.columns)))))
 
 
 def _with_valid_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Arrow takes a file's word that its strings are UTF-8; what is not gets U+FFFD."""
+    """Replace invalid UTF-8 in strings, which Arrow does not check when it reads a file, by U+FFFD."""
     for place, column in enumerate(batch.columns):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if not (arrays.is_text(kind) or pa.types.is_string_view(kind)):
@@ -151,10 +153,10 @@ def row_text(batch: pa.RecordBatch, index: int) -> bytes:
 
 
 def plain_value(scalar: pa.Scalar) -> Any:
-    """A value for JSON, whatever it is: a reject may hold what Python has no type for.
+    """Convert any value for JSON; a reject may hold values for which Python has no type.
 
-    Years outside 1 to 9999, unknown time zones and nanoseconds are written as numbers and dates of NumPy. The
-    text does not depend on pandas, which Arrow uses for nanoseconds where it is installed.
+    Years outside 1 to 9999, unknown time zones and nanoseconds are written as numbers or NumPy dates. The
+    text does not depend on pandas, which Arrow uses for nanoseconds if it is installed.
     """
     kind = scalar.type
     if not scalar.is_valid:

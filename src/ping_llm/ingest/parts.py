@@ -1,7 +1,8 @@
 """The intermediate form of one input file: its measurements, unsorted, and its rejects, in the work folder.
 
-A file's parts are written aside and renamed as a folder, with `done.json` inside, when the file has been read
-to its end: a folder that exists is complete, and an interrupted run continues with the files that have none.
+The parts of a file are written to a temporary folder, which is renamed, with `done.json` inside, when the
+file has been read to its end. So a folder that exists is complete, and an interrupted run continues with the
+files that have none.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from ping_llm.ingest.reader import JudgedBlock, RejectedRecord
 from ping_llm.measurements.rules import ACCEPTED, UNKNOWN
 from ping_llm.measurements.schema import DAY_US, PING, THROUGHPUT
 
-#: Addresses as pairs of integers: what sorts fastest.
+#: Schema of a part, with addresses as pairs of integers, which sort fastest.
 PART = pa.schema(
     [
         pa.field("event_time", pa.int64()),
@@ -36,10 +37,10 @@ PART = pa.schema(
         pa.field("probe_id", pa.int64()),
         pa.field("kind", pa.uint8()),
         pa.field(THROUGHPUT, pa.float64()),
-        pa.field("packets_hash", pa.uint64()),  # of all packets of the result (`--rtt each`), else 0
-        pa.field("file", pa.uint32()),  # the place of the input file among the inputs
-        pa.field("record", pa.int64()),  # the place of the result in the file
-        pa.field("packet", pa.int32()),  # the place of the packet in the result
+        pa.field("packets_hash", pa.uint64()),  # hash of all packets of the result (`--rtt each`), else 0
+        pa.field("file", pa.uint32()),  # index of the input file among the inputs
+        pa.field("record", pa.int64()),  # index of the result in the file
+        pa.field("packet", pa.int32()),  # index of the packet in the result
     ]
 )
 
@@ -54,7 +55,8 @@ REJECTS = pa.schema(
     metadata={"ping_llm.rejects": "1"},
 )
 
-#: More than a stretch has records: the places of all records of a file are in its order.
+#: Distance of the record indices of consecutive stretches. It exceeds the number of records of any stretch,
+#: so that all records of a file are numbered in order.
 _STRETCH_PLACES = 1 << 40
 
 
@@ -69,7 +71,7 @@ class PartWriter:
         self._file_number = file_number
         self._each = each
         self._places = stretch * _STRETCH_PLACES
-        self._version = 1  # of the table: the lowest that holds all rows
+        self._version = 1  # lowest version of the table that can hold all rows
         self._rows: list[pa.RecordBatch] = []
         self._rows_held = 0
         self._rejects: list[RejectedRecord] = []
@@ -79,7 +81,7 @@ class PartWriter:
         self.account = Account()
 
     def add(self, block: JudgedBlock) -> None:
-        """Take in a block of judged records."""
+        """Add a block of judged records."""
         verdict = block.columns.verdict
         first_record = self._places
         self._places += block.places
@@ -116,7 +118,8 @@ class PartWriter:
 
     def _flush_rows(self) -> None:
         if self._rows_writer is None:
-            # Fast to write, read once: dictionaries pay for columns that repeat, not for RTTs and places.
+            # The file is read once, so it must be fast to write: dictionaries pay off for columns with
+            # repeated values, not for RTTs and record numbers.
             self._rows_writer = pq.ParquetWriter(
                 self._aside / "rows.parquet", PART, compression="lz4", use_dictionary=_REPEATING
             )
@@ -132,7 +135,7 @@ class PartWriter:
         self._rejects = []
 
     def finish(self, facts: dict[str, Any]) -> None:
-        """Close the parts and give the folder its name."""
+        """Close the parts and rename the folder to its final name."""
         if self._rows:
             self._flush_rows()
         if self._rejects:
@@ -157,7 +160,7 @@ _REPEATING = [
 
 
 def _version_of(columns: ParsedRecords, accepted: np.ndarray) -> int:
-    """The lowest version of the table that holds these records."""
+    """The lowest version of the table that can hold these records."""
     mbps = columns.throughput_mbps
     if mbps is not None and (mbps[accepted] != UNKNOWN).any():
         return 3
@@ -167,10 +170,10 @@ def _version_of(columns: ParsedRecords, accepted: np.ndarray) -> int:
 def part_rows(
     block: JudgedBlock, accepted: np.ndarray, first_record: int, file_number: int, each: bool = False
 ) -> pa.RecordBatch:
-    """The accepted records of a block as part rows: one per record, or one per packet.
+    """Convert the accepted records of a block to part rows: one per record, or one per packet.
 
     Args:
-      each: do results differ by `packets_hash` (`--rtt each`)? Rows of tables and hops have one packet.
+      each: Whether results are compared by `packets_hash` (`--rtt each`). Table rows and hops are one packet.
     """
     columns = block.columns
     count = len(accepted)
@@ -185,7 +188,7 @@ def part_rows(
         packets_hash = np.repeat(_packets_hash(columns.packets, offsets, accepted), counts)
         owner_errors = (rtt < 0).astype(np.int64)
     else:
-        rtt = columns.rtt[accepted] + 0.0  # -0.0 becomes 0.0: equal values are equal bytes
+        rtt = columns.rtt[accepted] + 0.0  # -0.0 becomes 0.0, so that equal values have equal bytes
         owner_errors = errors[owners]
         if each:
             packets_hash = _packets_hash(
@@ -212,7 +215,7 @@ def _halves(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _packets_hash(packets: np.ndarray, offsets: np.ndarray, accepted: np.ndarray) -> np.ndarray:
-    """A hash of each accepted result's packets, the same on every machine: 0 only by accident."""
+    """A hash of the packets of each accepted result, the same on every machine; 0 only by chance."""
 
     return np.array(
         [
@@ -228,7 +231,7 @@ def _packets_hash(packets: np.ndarray, offsets: np.ndarray, accepted: np.ndarray
 
 
 def rejects_table(rejects: list[RejectedRecord]) -> pa.Table:
-    """Rejects as a table. Text that is not UTF-8 keeps what is, with U+FFFD for the rest."""
+    """Convert rejects to a table. Invalid UTF-8 in their text becomes U+FFFD."""
     return pa.table(
         {
             "file": [reject.stream for reject in rejects],

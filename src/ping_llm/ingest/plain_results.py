@@ -1,10 +1,11 @@
-"""The quick way through a block of results: values taken from the JSON text, without making Python objects.
+"""A fast reader of results that takes values from the JSON text without making Python objects.
 
-Nearly every result since 2013 has the same plain shape. This kernel reads just that shape, strictly: valid
-JSON, no escapes, every expected field of its expected type, each once. It gives up on a result at the first
-thing it does not know, and atlas.py then reads that one with orjson. So it decides nothing; it is only fast.
+Nearly all results since 2013 have the same form. This kernel reads only that form, strictly: valid JSON,
+without escapes, with all expected fields of the expected types, each once. It gives up on a result at the
+first deviation, and atlas.py then reads the result with orjson. So the kernel only makes reading faster, and
+never changes the output.
 
-Characters are their ASCII codes.
+Characters are ASCII codes.
 """
 
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ FROM, SRC, DST = 0, 2, 4
 
 _EVERY_FIELD = (1 << 12) - 1
 
-# Keys as one number: that of their last eight characters.
+# Keys as numbers, made of their last eight characters.
 _TYPE, _FROM, _SENT = (int.from_bytes(key) for key in (b"type", b"from", b"sent"))
 _RCVD, _SIZE = (int.from_bytes(key) for key in (b"rcvd", b"size"))
 _AF, _RESULT, _MSM_ID, _PRB_ID = (int.from_bytes(key) for key in (b"af", b"result", b"msm_id", b"prb_id"))
@@ -53,7 +54,7 @@ _RTT, _X, _TTL, _DUP, _LATE = (int.from_bytes(key) for key in (b"rtt", b"x", b"t
 _ERROR, _SRCADDR = int.from_bytes(b"error"), int.from_bytes(b"srcaddr")
 _PING = int.from_bytes(b"ping")
 
-#: Dividing by these is exact rounding as long as both numbers are: up to 2**53 and 10**22.
+#: Powers of ten. A division by them is rounded correctly if both numbers are exact: up to 2**53 and 10**22.
 _POWERS = 10.0 ** np.arange(23)
 _EXACT = 2**53
 
@@ -61,13 +62,13 @@ _EXACT = 2**53
 _PLAIN = np.array([32 <= code <= 126 and code not in b'"\\' for code in range(256)])
 _GIVE_UP = -1
 
-#: {"x":""}, is eight characters; no packet is shorter.
+#: Length of the shortest packet, `{"x":""}`, in characters.
 _SHORTEST_PACKET = 8
 
 
 @dataclass
 class QuickResults:
-    """What the kernel read. Rows where `taken` is False hold nothing."""
+    """Output of the kernel. Rows where `taken` is False hold no values."""
 
     taken: np.ndarray  # bool [n]
     integers: np.ndarray  # int64 [n, 7]
@@ -75,8 +76,8 @@ class QuickResults:
     address_valid: np.ndarray  # bool [n, 3]
     address_empty: np.ndarray  # bool [n, 3]
     offsets: np.ndarray  # int64 [n + 1]
-    kinds: np.ndarray  # uint8, a packet
-    rtts: np.ndarray  # float64, a packet
+    kinds: np.ndarray  # uint8, one per packet
+    rtts: np.ndarray  # float64, one per packet
 
 
 def read_quickly(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> QuickResults:
@@ -121,7 +122,7 @@ def _read_block(data, starts, ends, taken, integers, packed, valid, empty, offse
 
 @kernel
 def _read_result(data, index, end, integers, spans, kinds, rtts, packets):
-    """Read one object; the number of packets read so far, or _GIVE_UP."""
+    """Read one object; return the number of packets read so far, or _GIVE_UP."""
     index = _skip_space(data, index, end)
     if index >= end or data[index] != BRACE:
         return _GIVE_UP
@@ -172,7 +173,7 @@ def _read_result(data, index, end, integers, spans, kinds, rtts, packets):
             index, mantissa, exponent = _read_number(data, index, end)
             if index == _GIVE_UP or exponent != 0:
                 return _GIVE_UP
-            # "1.0" has an exponent of -1, "-0" none: both are left to the careful way.
+            # "1.0" has an exponent of -1, "-0" none: both are left to orjson.
             if mantissa == 0 and data[start] == MINUS:
                 return _GIVE_UP
             integers[column] = mantissa
@@ -181,7 +182,7 @@ def _read_result(data, index, end, integers, spans, kinds, rtts, packets):
             index = _skip_string(data, index, end)
             if index == _GIVE_UP:
                 return _GIVE_UP
-            # Where these are empty, other keys may have the address: `srcaddr`, `addr`.
+            # If these are empty, other keys may hold the address: `srcaddr`, `addr`.
             if index - 1 == start and span != FROM:
                 return _GIVE_UP
             spans[span] = start
@@ -214,7 +215,7 @@ def _read_result(data, index, end, integers, spans, kinds, rtts, packets):
 
 @kernel
 def _read_packets(data, index, end, kinds, rtts, packets):
-    """Read a list of packets of which at least one was sent: (position or _GIVE_UP, packets so far)."""
+    """Read a list of packets, at least one of them sent; return (position or _GIVE_UP, packets so far)."""
     if index >= end or data[index] != BRACKET:
         return _GIVE_UP, packets
     index += 1
@@ -295,7 +296,7 @@ def _skip_space(data, index, end):
 
 @kernel
 def _skip_string(data, index, end):
-    """The position after a string that begins at index: plain ASCII without escapes."""
+    """Return the position after a string at `index`; it must be plain ASCII without escapes."""
     if index >= end or data[index] != QUOTE:
         return _GIVE_UP
     index += 1
@@ -306,7 +307,7 @@ def _skip_string(data, index, end):
 
 @kernel
 def _read_key(data, index, end):
-    """A key and its colon: (position after, length of the key, the key as a number)."""
+    """Read a key and its colon; return (position after, length of the key, the key as a number)."""
     start = index + 1
     if index >= end or data[index] != QUOTE:
         return _GIVE_UP, 0, 0
@@ -334,7 +335,7 @@ def _as_number(data, start, length):
 
 @kernel
 def _read_number(data, index, end):
-    """Digits and a fraction: (position after, all digits, power of ten). Exponents are given up on."""
+    """Read a number without exponent; return (position after, all digits as an integer, power of ten)."""
     negative = index < end and data[index] == MINUS
     if negative:
         index += 1
@@ -365,7 +366,7 @@ def _read_number(data, index, end):
 
 @kernel
 def _skip_value(data, index, end):
-    """The position after a string, a number or a literal; objects and arrays are given up on."""
+    """Return the position after a string, a number or a literal; _GIVE_UP for objects and arrays."""
     if index >= end:
         return _GIVE_UP
     character = data[index]

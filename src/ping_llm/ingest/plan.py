@@ -1,6 +1,7 @@
-"""What a run reads: input files, large ones in stretches, and the parts that they became.
+"""The plan of a run: input files, large ones in stretches, and the parts made from them.
 
-A folder of parts is named after all that decides it, so that a run continues with those that are missing.
+The name of a folder of parts is a hash of everything that determines its content, so that a run continues
+with the missing ones.
 """
 
 import hashlib
@@ -17,17 +18,17 @@ from ping_llm.ingest.options import STDIN, STRETCH_BYTES, IngestOptions
 from ping_llm.ingest.workers import CutTask, FileTask, HashTask, Reports, Workers
 from ping_llm.progress import Progress
 
-#: Version of the parts in the work folder.
+#: Version of the format of parts in the work folder.
 _PARTS = 4
 
 
 @dataclass(frozen=True)
 class FileParts:
-    """What one input file became: counts and facts, rows by part, and rejects by part.
+    """The parts of one input file: counts and facts, rows by part, and rejects by part.
 
     Attributes:
-      rows: of each part its file and its rows by day (days since 1970).
-      rejects: of each part its file, which may be missing, and the lines before it.
+      rows: For each part, its file and its number of rows by day (days since 1970).
+      rejects: For each part, its file, which may be missing, and the number of lines before it.
     """
 
     task: FileTask
@@ -50,7 +51,7 @@ def _key(path: str, number: int, options: IngestOptions) -> str:
             status = Path(path).stat()
             facts += [status.st_size, status.st_mtime_ns]
         except OSError:
-            pass  # it is reported when it is read
+            pass  # the error is reported when the file is read
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
@@ -63,11 +64,11 @@ def forget_others(work: Path, tasks: Sequence[FileTask]) -> None:
 
 
 def read_done(folder: Path) -> dict[str, Any] | None:
-    """What finished parts say of themselves; None if there are none, or not all of them."""
+    """The `done.json` of a folder of parts; None if there is none, or if a part is missing or cut short."""
     try:
         done = json.loads((folder / "done.json").read_text())
         whole = all((folder / name).stat().st_size == size for name, size in done["sizes"].items())
-        # Parts of a version of this program without `version` have other columns.
+        # Parts without `version`, from an older version of this program, have other columns.
         return done if whole and "version" in done else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -78,7 +79,7 @@ def is_done(task: FileTask) -> bool:
 
 
 def in_stretches(tasks: Sequence[FileTask], pool: Workers) -> dict[int, list[FileTask]]:
-    """The tasks of files that can be read in stretches, by the number of the file."""
+    """Tasks for the stretches of all files that can be read in stretches, by file number."""
     large = [task for task in tasks if task.path != STDIN and task.bytes > STRETCH_BYTES]
     found = pool.run([CutTask(task.path, task.options, task.bytes) for task in large], lambda reports: None)
     return {
@@ -92,7 +93,7 @@ def in_stretches(tasks: Sequence[FileTask], pool: Workers) -> dict[int, list[Fil
 
 
 def read_files(tasks: Sequence[FileTask], pool: Workers, cut: bool) -> list[FileParts]:
-    """Read all files that have not been read, in stretches if `cut`; what each of them became."""
+    """Read all files that have not been read, in stretches if `cut`; return the parts of each file."""
     waiting = [task for task in tasks if not is_done(task)]
     stretches = in_stretches(waiting, pool) if cut else {}
     pieces = [piece for task in waiting for piece in stretches.get(task.number, [task]) if not is_done(piece)]
@@ -102,7 +103,7 @@ def read_files(tasks: Sequence[FileTask], pool: Workers, cut: bool) -> list[File
         hashes = _hashes([task for task in waiting if task.number in stretches], pool)
         joined = {number: join(tasks[number], own, hashes[number]) for number, own in stretches.items()}
         again = [tasks[number] for number, parts in joined.items() if parts is None]
-        # Something is unusual about these: one reader says what, and keeps what is whole.
+        # These files are damaged or unusual: one reader reads them, reports why, and keeps the intact part.
         for task in again:
             shown.take_back(stretches[task.number])
         run_tasks(again, pool, shown)
@@ -111,7 +112,7 @@ def read_files(tasks: Sequence[FileTask], pool: Workers, cut: bool) -> list[File
 
 def run_tasks(tasks: Sequence[FileTask], pool: Workers, shown: Callable[[Reports], None]) -> None:
     """Read files and stretches."""
-    # The largest first, so that no worker is left alone with one at the end.
+    # The largest first, so that no worker reads a large file alone at the end.
     ordered = sorted(tasks, key=lambda task: -task.bytes)
     for task in ordered:
         if task.path == STDIN:
@@ -144,7 +145,7 @@ def _hashes(tasks: Sequence[FileTask], pool: Workers) -> dict[int, tuple[int, st
 
 
 def join(task: FileTask, pieces: Sequence[FileTask], hashed: tuple[int, str]) -> FileParts | None:
-    """What the stretches of a file add up to; None if it has to be read whole.
+    """Combine the parts of a file's stretches; None if the file has to be read whole.
 
     Raises:
       PingError: parts are missing.
@@ -170,7 +171,7 @@ def join(task: FileTask, pieces: Sequence[FileTask], hashed: tuple[int, str]) ->
     )
 
 
-#: Counts of a done.json, and counters by name.
+#: Entries of done.json that are added up: counts, and counters by name.
 _ADDED = ("results", "not_pings", "traceroutes", "rejects", "not_used", "replies")
 
 

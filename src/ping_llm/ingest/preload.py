@@ -1,8 +1,8 @@
-"""What every worker needs, imported and compiled once, in the fork server that then forks the workers.
+"""Imports and compiles everything that workers need, once, in the fork server that then forks them.
 
-A worker started from nothing takes 1.3 s and 200 MB, nearly all of it for libraries and compiled kernels.
-Forked, it starts at once and shares those pages. Forking is safe here: the fork server runs one thread (and
-one of jemalloc, which knows about forks).
+A worker started as a new process takes 1.3 s and 200 MB, nearly all of it for libraries and compiled kernels.
+A forked one starts at once and shares those pages. Forking is safe here: the fork server runs one thread (and
+one of jemalloc, which supports forks).
 """
 
 import importlib.abc
@@ -10,12 +10,12 @@ import os
 import sys
 from typing import Any
 
-# OpenBLAS would start a thread per core at NumPy's import; nothing here multiplies matrices.
+# OpenBLAS would start one thread per core when NumPy is imported; nothing here multiplies matrices.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 class _WithoutPandas(importlib.abc.MetaPathFinder):
-    """Nothing here uses pandas, but pyarrow imports it wherever it is installed: 80 MB and half a second."""
+    """Hide pandas, which nothing here uses: pyarrow imports it if installed (80 MB and half a second)."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> None:
         if name == "pandas":
@@ -23,7 +23,7 @@ class _WithoutPandas(importlib.abc.MetaPathFinder):
 
 
 def _warm_up() -> None:
-    """Load the kernels that nearly every file needs, by reading one result."""
+    """Load the kernels needed for nearly all files, by reading one result."""
     import numpy as np
 
     from ping_llm.ingest import atlas, days, parts, reader, traceroutes

@@ -1,4 +1,4 @@
-"""One input file → blocks of judged records, whatever its container and format."""
+"""Reading of one input file, in any container and format, as blocks of judged records."""
 
 import sys
 import tempfile
@@ -24,10 +24,10 @@ from ping_llm.measurements.rules import REASONS, VERDICT, judge
 from ping_llm.measurements.schema import Reject
 from ping_llm.paths import literal, utf8_name
 
-#: What a format is recognised by: the first lines.
+#: Bytes at the beginning of a text from which its format is recognised.
 LOOK_AHEAD = 64 << 10
 
-#: In the sentence about an error that is a bug of ours.
+#: Word that marks the sentence about an error that is a bug in this package.
 UNEXPECTED = "unexpected"
 
 PARQUET_MAGIC = b"PAR1"
@@ -35,7 +35,7 @@ PARQUET_MAGIC = b"PAR1"
 
 @dataclass
 class RejectedRecord:
-    """A record that is not a measurement, as rejects/ tells of it."""
+    """A record that is not a measurement, as stored in rejects/."""
 
     stream: str
     number: int
@@ -49,9 +49,9 @@ class JudgedBlock:
     """Records with their verdicts (see rules.judge), or hops with theirs.
 
     Attributes:
-      apart: records that never became columns.
-      traceroutes: whose hops these are.
-      replies: of these hops, by accounting.FATES.
+      apart: Number of records that were not converted to columns.
+      traceroutes: Number of traceroutes to which the hops belong.
+      replies: Counts of the replies of these hops, by accounting.FATES.
     """
 
     columns: ParsedRecords
@@ -62,7 +62,7 @@ class JudgedBlock:
 
     @property
     def results(self) -> int:
-        """Records that are accounted for here; those taken apart are, hop by hop, in a block of their own."""
+        """Number of results counted here; traceroutes split into hops are counted in a separate block."""
         return self.places - int((self.columns.verdict == TRACEROUTE).sum())
 
     @property
@@ -73,12 +73,12 @@ class JudgedBlock:
 class InputFile:
     """An input file being read.
 
-    Iterate over it for its blocks; afterwards `trouble` holds what was wrong with it and `sha256` its hash.
+    Iteration gives its blocks; afterwards `trouble` holds the errors found and `sha256` the hash.
 
     Args:
-      spool: a folder for Parquet that comes packed or from standard input; it has to be read from its end.
-      stretch: read only the lines of this stretch, as `stretches_of` gives it. Their numbers begin with 1,
-        there is no hash, and anything wrong means that the file should be read whole.
+      spool: Folder for copies of Parquet that is compressed or from standard input; Arrow must seek in it.
+      stretch: Read only the lines of this stretch, from `stretches_of`. Their numbers begin with 1, there is
+        no hash, and any error means that the file should be read whole.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class InputFile:
         self.trouble = Trouble(self._name)
         self.bytes = 0
         self.sha256 = ""
-        #: Lines of a stretch, and what its blocks say of themselves.
+        #: Number of lines of a stretch, and the stored checksums of its bzip2 blocks.
         self.lines = 0
         self.checksums: list[list[int]] = []
 
@@ -114,14 +114,14 @@ class InputFile:
         self.bytes, self.sha256 = raw.offset, raw.sha256
 
     def _blocks(self, raw: RawFile) -> Iterator[JudgedBlock]:
-        """All blocks. An error that nobody foresaw ends this file only; the other files are read."""
+        """All blocks. An unexpected error ends only this file; the other files are read."""
         try:
             chunks = Chunks(iter(raw), self._name, self.trouble, is_file=self.path != STDIN)
             with closing(contents(chunks)) as streams:
                 for stream in streams:
                     yield from self._read_stream(stream)
         except OSError:
-            raise  # of writing: a full disk is not the input's fault
+            raise  # an error of writing, such as a full disk, not of the input
         except Exception as error:
             self.trouble.add(
                 f"{self._name}: {UNEXPECTED} {type(error).__name__} ({error}) before byte {raw.offset:,}; "
@@ -154,7 +154,7 @@ class InputFile:
         yield from self._read_text(stream, head)
 
     def _read_text(self, stream: Chunks, head: bytes, from_start: bool = True) -> Iterator[JudgedBlock]:
-        """Read JSON or CSV that begins with `head`; the stream may begin later, at a line."""
+        """Read JSON or CSV of a file that begins with `head`; the stream may begin at a later line of it."""
         form = tables.csv_format(head.partition(b"\n")[0])
         if form is not None:
             yield from self._read_csv(stream, form, from_start)
@@ -234,9 +234,9 @@ class InputFile:
         return JudgedBlock(read.columns, rejected, traceroutes=read.taken_apart, replies=read.replies)
 
     def _note_truncation(self, record: bytes, stream: Chunks, verdict: np.ndarray) -> None:
-        """The last record may be cut off: by the container (already noted), or because the text just ends."""
+        """Reject a last record that is cut off, by a damaged container (already reported) or at the end."""
         if stream.broken:
-            # Whatever it seems to be, its end is missing: 10.25 may have been cut to 10.
+            # A record that looks valid may still be cut: 10.25 may have become 10.
             complete_json = (
                 record.rstrip().endswith((b"}", b"]")) and verdict[-1] != VERDICT[Reject.UNPARSABLE]
             )
@@ -254,7 +254,8 @@ class InputFile:
             verdict[-1] = VERDICT[Reject.TRUNCATED]
 
     def _read_parquet(self, stream: Chunks) -> Iterator[JudgedBlock]:
-        # Read once through, for the hash and into a file when it is not one, then by its own directory.
+        # The stream is first read to its end, for the hash and to copy it to a file if needed; then Arrow
+        # reads the file from its footer.
         with as_file(stream, self.path, self._spool) as path:
             row = 1
             try:
@@ -278,9 +279,9 @@ class InputFile:
 
 @contextmanager
 def as_file(stream: Chunks, path: str, spool: Path | None = None) -> Iterator[Path]:
-    """A file with the bytes of a stream: the input itself, or a copy of what was packed in it."""
+    """A file with the bytes of a stream: the input itself, or a copy of the unpacked content."""
     with tempfile.TemporaryDirectory(dir=spool) as folder:
-        if stream.is_file and utf8_name(path) == path:  # Arrow opens no other names
+        if stream.is_file and utf8_name(path) == path:  # Arrow opens only names in UTF-8
             for _ in stream:
                 pass
             yield literal(Path(path))
@@ -293,7 +294,7 @@ def as_file(stream: Chunks, path: str, spool: Path | None = None) -> Iterator[Pa
 
 
 def stretches_of(path: str, options: IngestOptions) -> list[Stretch]:
-    """The stretches that a file can be read in side by side; none if it is to be read whole."""
+    """The stretches of a file that can be read in parallel; none if it has to be read whole."""
     try:
         stretches, head = cut(Path(path), LOOK_AHEAD)
     except OSError:
@@ -308,7 +309,7 @@ def stretches_of(path: str, options: IngestOptions) -> list[Stretch]:
 
 
 def first_value(head: bytes) -> bytes:
-    """The first object of a text of JSON."""
+    """The first value of a JSON text."""
     starts, ends, _ = scan.split_text(head)
     return head[starts[0] : ends[0]] if len(starts) else b""
 
@@ -329,13 +330,16 @@ def _rejected(
 
 
 def odd_lines(verdict: np.ndarray) -> list[int]:
-    """Lines that are not an object: they may be several, or an array of them."""
+    """Lines that are not one object: they may hold several objects, or an array of them."""
     odd = (verdict == VERDICT[Reject.UNPARSABLE]) | (verdict == VERDICT[Reject.NOT_AN_OBJECT])
     return np.flatnonzero(odd).tolist()
 
 
 def one_record_a_line(head: bytes) -> bool:
-    """JSON lines, or no JSON at all; False for arrays, several values on a line, and a value over lines."""
+    """Whether each line is one record: JSON lines, or not JSON.
+
+    False for arrays, several values on one line, and values that span several lines.
+    """
     head = head.lstrip()
     if head.startswith(b"["):
         return False
@@ -348,7 +352,7 @@ def one_record_a_line(head: bytes) -> bool:
     if len(starts) > 1 and starts[1] < len(first) and head[starts[1]] == head[0]:
         return False
     if scan.is_open(first):
-        # A record cut short is followed by another; a value spread over lines is not.
+        # A truncated record is followed by another one; a value that spans several lines is not.
         return bool(newline) and rest.lstrip().startswith(b"{")
     return True
 

@@ -1,6 +1,7 @@
-"""An input's bytes in chunks, with a look ahead, and cut into records.
+"""Streams of bytes in chunks, with look-ahead, and their division into records.
 
-A stream never raises for what is in its file. It yields what is whole, and what stopped it is in `Trouble`.
+A stream never raises an error for the content of its file. It yields the intact part, and stores the reason
+why it stopped in `Trouble`.
 """
 
 import hashlib
@@ -13,11 +14,11 @@ import numpy as np
 from ping_llm.ingest import scan
 from ping_llm.ingest.options import MAX_RECORD_BYTES, RAW_BYTES
 
-#: Bytes read from a file at a time.
+#: Bytes per read from a file.
 READ_BYTES = 256 << 10
 
 
-#: Chunks are at most this long, however much a decompressor gives at once: limits of records rely on it.
+#: Largest size of a chunk, whatever a decompressor returns at once; the limits of records rely on it.
 PIECE_BYTES = 1 << 20
 
 
@@ -27,7 +28,7 @@ class Broken(Exception):
 
 @dataclass
 class Trouble:
-    """What is wrong with one input file, in sentences; empty when nothing is."""
+    """The errors found in one input file, as sentences."""
 
     path: str
     sentences: list[str] = field(default_factory=list)
@@ -38,7 +39,7 @@ class Trouble:
 
 
 class RawFile:
-    """An open file that counts and hashes what passes: its chunks are the bottom of every stream."""
+    """An open file that counts and hashes the bytes read; all streams are based on its chunks."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -52,7 +53,7 @@ class RawFile:
             yield chunk
 
     def drain(self) -> None:
-        """Read what nobody wanted, so that the hash is the whole file's."""
+        """Read the rest of the file, so that the hash is that of the whole file."""
         for _ in self:
             pass
 
@@ -62,16 +63,16 @@ class RawFile:
 
 
 class Chunks:
-    """An iterator of non-empty byte chunks that can be looked into before it is consumed."""
+    """An iterator over non-empty chunks of bytes that can be examined before they are consumed."""
 
     def __init__(self, source: Iterator[bytes], name: str, trouble: Trouble, is_file: bool = False):
         self._source, self.name, self.trouble, self.is_file = source, name, trouble, is_file
         self._ahead: list[bytes] = []
-        self._rest = b""  # of a chunk larger than PIECE_BYTES
+        self._rest = b""  # the rest of a chunk larger than PIECE_BYTES
         self._ended = False
-        #: True when the bytes stop before their end.
+        #: Whether the bytes stop before their end.
         self.broken = False
-        #: Bytes handed out.
+        #: Number of bytes returned so far.
         self.offset = 0
 
     def __iter__(self) -> Iterator[bytes]:
@@ -102,7 +103,7 @@ class Chunks:
             else:
                 if chunk:
                     return chunk
-                # A decompressor may take in bytes and give none out yet: that is not the end.
+                # An empty chunk is not the end: a decompressor may read bytes and return none yet.
                 self._ended = chunk is None
         return b""
 
@@ -114,7 +115,7 @@ class Chunks:
         )
 
     def peek(self, count: int) -> bytes:
-        """Up to count bytes from here, not consumed; fewer only at the end."""
+        """Return the next `count` bytes without consuming them; fewer only at the end."""
         while sum(map(len, self._ahead)) < count:
             chunk = self._next()
             if not chunk:
@@ -123,13 +124,13 @@ class Chunks:
         return b"".join(self._ahead)[:count]
 
     def unread(self, data: bytes) -> None:
-        """Put back bytes that were handed out last."""
+        """Put back the bytes that were returned last."""
         if data:
             self._ahead.insert(0, data)
             self.offset -= len(data)
 
     def read(self, count: int) -> bytes:
-        """Exactly count bytes, fewer only at the end."""
+        """Return exactly `count` bytes; fewer only at the end."""
         parts = []
         missing = count
         for chunk in self:
@@ -148,7 +149,7 @@ _SPACE = np.array([bytes([code]).isspace() for code in range(256)])
 
 @dataclass
 class Oversize:
-    """A record longer than MAX_RECORD_BYTES: its beginning and its length are all that is known of it."""
+    """A record longer than MAX_RECORD_BYTES, of which only the beginning and the length are kept."""
 
     number: int
     head: bytes
@@ -160,8 +161,8 @@ class Block:
     """Consecutive records of a stream: record i is data[starts[i]:ends[i]].
 
     Attributes:
-      numbers: of each record in its stream, from 1: the line, or the place in the array.
-      unfinished: the stream ends right after the last record, with nothing that closes it.
+      numbers: Number of each record in its stream, from 1: the line, or the place in the array.
+      unfinished: Whether the stream ends with the last record, without anything that ends the record.
     """
 
     data: bytes
@@ -186,9 +187,9 @@ class Block:
         return [self.text(index) for index in range(len(self))]
 
     def with_lines_split(self, lines: Sequence[int]) -> "Block | None":
-        """A block in which lines that hold several objects, and nothing else, are split into these.
+        """Split the given lines that hold only objects, several or in an array, into these objects.
 
-        The objects keep the number of their line. None if none of the lines given is such a line.
+        The objects keep the number of their line. None if none of the given lines is of this form.
         """
         pieces = {}
         for line in lines:
@@ -222,12 +223,12 @@ def _only(oversize: Oversize) -> Block:
 
 
 def whole_block(data: bytes, number: int = 1) -> Block:
-    """A block of one record that nothing closes."""
+    """A block of one record, with nothing after it that ends the record."""
     return Block(data, np.array([0]), np.array([len(data)]), np.array([number]), unfinished=True)
 
 
 def lines(chunks: Chunks) -> Iterator[Block]:
-    """Blocks of non-blank lines, without their ends."""
+    """Blocks of non-blank lines, without their newlines."""
     number = 1
     carry = b""
     skipped: Oversize | None = None
@@ -269,7 +270,7 @@ def _without_blanks(
     short = np.flatnonzero(ends - starts <= 2)
     if len(short):
         array = np.frombuffer(data, np.uint8)
-        # The newline after a line is a space too, so looking at two characters is always right.
+        # The newline after a line is also a space, so two characters can always be checked.
         blank = _SPACE[array[starts[short]]] & _SPACE[array[np.minimum(starts[short] + 1, ends[short])]]
         kept = np.ones(len(starts), bool)
         kept[short[blank]] = False
@@ -278,7 +279,7 @@ def _without_blanks(
 
 
 def values(chunks: Chunks) -> Iterator[Block]:
-    """Blocks of JSON values: the elements of top-level arrays, and whatever else stands at the top."""
+    """Blocks of JSON values: the elements of top-level arrays, and all other top-level values."""
     state = scan.new_state()
     number = 1
     carry = b""
@@ -293,7 +294,7 @@ def values(chunks: Chunks) -> Iterator[Block]:
         numbers = np.arange(number, number + found)
         number += found
         if found and not skipped and ends[0] - starts[0] > MAX_RECORD_BYTES:
-            # starts[0] is 0 only after a carry: the length is then added up below.
+            # The length of the part in this chunk is added below.
             head = data[starts[0] : starts[0] + RAW_BYTES]
             skipped = Oversize(int(numbers[0]), head, len(carry) - int(starts[0]))
         if found and skipped:
@@ -318,14 +319,14 @@ def values(chunks: Chunks) -> Iterator[Block]:
 def _keep_open_record(
     data: bytes, new: int, state: np.ndarray, number: int, skipped: Oversize | None
 ) -> tuple[bytes, Oversize | None]:
-    """What is carried over: the open record or, if it is too long, what is needed to see the next begin."""
+    """The bytes to carry over: the open record or, if it is too long, those needed to find the next one."""
     start, candidate = int(state[scan.START]), int(state[scan.CANDIDATE])
     if skipped:
         skipped.length += new
     elif start >= 0 and len(data) - start > MAX_RECORD_BYTES:
         skipped = Oversize(number, data[start : start + RAW_BYTES], len(data) - start)
     if skipped and len(data) - candidate > RAW_BYTES:
-        candidate = state[scan.CANDIDATE] = -1  # no key is that long
+        candidate = state[scan.CANDIDATE] = -1  # a key is never that long
     if start >= 0:
         state[scan.START] = 0
     keep = start if start >= 0 else len(data)

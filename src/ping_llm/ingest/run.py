@@ -1,12 +1,12 @@
-"""`ping-llm ingest`: read every file into parts, sort the parts into the table, account for every result.
+"""`ping-llm ingest`: read all files into parts, sort the parts into the table, account for every result.
 
 On several machines the files, and the stretches of large ones, are read by tasks or by Spark:
 
-    step `read`, --task I of --tasks N, anywhere and in any order; when all are done, step `finish`
+    step `read`, --task I of --tasks N, on any machine and in any order; when all are done, step `finish`
 
-A piece is read by the same code as on one machine, into the same folder of parts, which appears when it is
-complete: a task that was killed is simply run again. `finish` sorts the parts into the table. Inputs and
-output must be on a file system that all see.
+A piece is read by the same code as on one machine, into the same folder of parts, which gets its name when it
+is complete; a task that was killed is run again. `finish` sorts the parts into the table. Inputs and output
+must be on a file system that all machines share.
 """
 
 import hashlib
@@ -48,10 +48,10 @@ from ping_llm.paths import literal, utf8_name
 from ping_llm.progress import Progress
 from ping_llm.spark_session import each_on_spark
 
-#: Version of the layout of the output folder: 2 tells of traceroutes, 1 is the same without.
+#: Versions of the layout of the output folder: 2 includes the counts of traceroutes, 1 is the same without.
 FORMAT, FORMAT_WITH_HOPS = 1, 2
 
-#: Of an ingest by the tasks of a cluster, one after the other.
+#: Steps of an ingest on a cluster, in their order.
 STEPS = ("read", "finish")
 
 _FACTS = ("bytes", "sha256", "trouble")
@@ -59,7 +59,7 @@ _FACTS = ("bytes", "sha256", "trouble")
 
 @dataclass
 class IngestReport:
-    """What ingest.json says."""
+    """The content of ingest.json."""
 
     options: IngestOptions
     files: list[tuple[str, Account, dict[str, Any]]] = field(default_factory=list)
@@ -102,10 +102,10 @@ def ingest(
     """Ingest files into `out`, continuing an interrupted run.
 
     Args:
-      append: add the files that are new to the table that is there, if there is one.
+      append: Whether to add new files to an existing table, if there is one.
 
     Raises:
-      UsageError: inputs that do not exist, or an output folder that holds something else.
+      UsageError: an input does not exist, or the output folder holds something else.
       PingError: another process writes to the folder, or the accounting does not add up.
     """
     out = literal(out)
@@ -123,7 +123,7 @@ def ingest(
     with only_writer(out, "ingest"):
         accounting.refuse_strangers(out)
         if not overwrite:
-            # Whoever held the folder until now may have done it.
+            # Another process that held the lock until now may have done the work.
             done = _finished(out, paths, options)
             if done is not None:
                 shutil.rmtree(out / accounting.WORK_FOLDER, ignore_errors=True)
@@ -133,11 +133,11 @@ def ingest(
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Where the reading is done: on this machine, by the tasks of a cluster, or by Spark.
+    """How the files are read: on this machine, by the tasks of a cluster, or by Spark.
 
     Attributes:
       engine: `local` or `spark`.
-      step: `read` for the share of a task, `finish` for the rest; None for everything.
+      step: `read` for the share of one task, `finish` for the rest; None for everything.
     """
 
     engine: str = "local"
@@ -162,7 +162,10 @@ def ingest_on_cluster(
     workers: int | None,
     where: ClusterOptions,
 ) -> IngestReport | None:
-    """Read as `where` says, then finish as `ingest` does: the same bytes. None after a step `read`."""
+    """Read the files as given by `where`, then finish like `ingest`, with the same bytes.
+
+    Returns None after step `read`.
+    """
     out = literal(out)
     done = _finished(out, find_files(inputs, out), options)
     if done is None:
@@ -174,19 +177,19 @@ def ingest_on_cluster(
             _refuse_unread(inputs, out, options, count)
         else:
             _read_on_spark(inputs, out, options, count, where.spark_master)
-    # With one worker, files would be read whole, not in the stretches that are there.
+    # With one worker, files would be read whole, and the existing parts of stretches would not be used.
     return ingest(inputs, out, options, max(workers or 0, 2))
 
 
 def _append(paths: list[str], out: Path, options: IngestOptions, workers: int) -> IngestReport:
-    """The report of the whole table, with the new files in it."""
+    """Append the new files; return the report of the whole table."""
     summary = accounting.read_summary(out) or {}
     if not appending.new_paths(out, summary, paths, options):
         return report_from_json(summary, options)
     with only_writer(out, "ingest"):
         accounting.refuse_strangers(out)
         appending.complete(out)
-        # Whoever held the folder until now may have done it.
+        # Another process that held the lock until now may have done the work.
         summary = accounting.read_summary(out) or {}
         new = appending.new_paths(out, summary, paths, options)
         if new:
@@ -208,7 +211,7 @@ def _ingest(paths: list[str], out: Path, options: IngestOptions, workers: int) -
 
 
 def _finished(out: Path, paths: list[str], options: IngestOptions) -> IngestReport | None:
-    """The report of an earlier run that did just this, and whose files are all there; None if there is none.
+    """The report of an earlier complete run with the same inputs and options, or None.
 
     Raises:
       UsageError: the folder holds another table, or other things.
@@ -228,7 +231,7 @@ def _finished(out: Path, paths: list[str], options: IngestOptions) -> IngestRepo
     same = earlier["options"] == options.as_json() and sorted(hashes) == sorted(names.values())
     if not same or STDIN in paths or any(sha256_of(path) != hashes[name] for path, name in names.items()):
         if not earlier["total"]["measurements"]:
-            return None  # that run failed, for want of anything usable: it is not in the way of the next
+            return None  # that run found no measurement, so its output may be replaced
         raise UsageError(
             f"{out} holds a table made from other inputs or options: choose another --out, or add --overwrite"
         )
@@ -274,7 +277,7 @@ def _write_table(
     days = [part for file in files for part in file.rows]
     groups = group_days([part for part in days if part[1]], workers)
     memory_mb = SORT_MEMORY_MB // min(max(workers, 2), SORT_WORKERS)
-    # One answer for all days, so that every file of the table has the same columns.
+    # One version for all days, so that all files of the table have the same columns.
     version = max((file.done["version"] for file in files), default=1)
     group_tasks = [
         GroupTask(group, str(out), str(work / "spill"), options.rtt == "each", memory_mb, version)
@@ -290,7 +293,7 @@ def _write_table(
 
 
 def accounted(report: IngestReport, files: Sequence[FileParts], written: Written) -> IngestReport:
-    """The report with every file added, each and all together checked: nothing may be lost."""
+    """Add all files to the report and check the accounts, per file and in total: no result may be lost."""
     for file in files:
         account = account_of(file, written)
         account.check(utf8_name(file.task.path))
@@ -300,7 +303,7 @@ def accounted(report: IngestReport, files: Sequence[FileParts], written: Written
 
 
 def account_of(file: FileParts, written: Written) -> Account:
-    """Where the results of a file went."""
+    """The account of the results of a file."""
     number, done = file.task.number, file.done
     return Account(
         results=done["results"],
@@ -316,13 +319,13 @@ def account_of(file: FileParts, written: Written) -> Account:
 
 def _kinds_of(written: Written, file: int) -> Counter[str]:
     kinds = Counter({name: written.kinds[file, code] for code, name in enumerate(KINDS)})
-    # A table of pings only is not counted by kind.
+    # In a table of pings only, measurements are not counted by kind.
     kinds[KINDS[PING]] += written.measurements[file] - kinds.total()
     return kinds
 
 
 def _pieces_of(inputs: Sequence[str], out: Path, options: IngestOptions, pool: Workers) -> list[FileTask]:
-    """All that is to be read, the largest first: the same list wherever it is made."""
+    """All files and stretches to read, the largest first; the list is the same on every machine."""
     paths = find_files(inputs, out)
     if STDIN in paths:
         raise UsageError("standard input is read on one machine only: without --step and --engine")
@@ -335,7 +338,7 @@ def _pieces_of(inputs: Sequence[str], out: Path, options: IngestOptions, pool: W
 def _read_share(
     inputs: Sequence[str], out: Path, options: IngestOptions, workers: int, task: int, tasks: int
 ) -> None:
-    """Read what falls to one task."""
+    """Read the share of one task."""
     if not 0 <= task < tasks:
         raise UsageError(f"--task {task} of --tasks {tasks}: tasks are numbered from 0")
     with Workers(workers) as pool:
@@ -347,7 +350,7 @@ def _read_share(
 
 
 def _refuse_unread(inputs: Sequence[str], out: Path, options: IngestOptions, workers: int) -> None:
-    """Raise unless everything has been read."""
+    """Raise PingError unless everything has been read."""
     with Workers(workers) as pool:
         pieces = _pieces_of(inputs, out, options, pool)
     missing = [piece for piece in pieces if not is_done(piece)]
@@ -361,7 +364,7 @@ def _refuse_unread(inputs: Sequence[str], out: Path, options: IngestOptions, wor
 def _read_on_spark(
     inputs: Sequence[str], out: Path, options: IngestOptions, workers: int, master: str | None
 ) -> None:
-    """Read everything on Spark, a piece per partition; a lost one is read again by Spark itself."""
+    """Read everything on Spark, one piece per partition; Spark repeats lost partitions itself."""
     with Workers(workers) as pool:
         waiting = [piece for piece in _pieces_of(inputs, out, options, pool) if not is_done(piece)]
     (out / accounting.WORK_FOLDER).mkdir(parents=True, exist_ok=True)
@@ -376,4 +379,4 @@ def _read(pieces: Sequence[FileTask], number: int) -> None:
 
 
 def _ignore(reports: Any) -> None:
-    """Progress of an executor is Spark's to show."""
+    """Ignore reports of progress: Spark shows that of its executors."""

@@ -1,4 +1,4 @@
-"""Finding where JSON values begin and end, byte by byte, compiled."""
+"""A compiled scanner, byte by byte, that finds where JSON values begin and end."""
 
 import numpy as np
 
@@ -44,26 +44,27 @@ def _depth(data):
 
 
 def depth(text: bytes) -> int:
-    """How deep the brackets and braces of a JSON text go, valid or not."""
+    """The nesting depth of brackets and braces in a JSON text, which may be invalid."""
     return int(_depth(np.frombuffer(text, np.uint8))[0])
 
 
 def is_open(text: bytes) -> bool:
-    """Does the text end inside brackets or braces?"""
+    """Whether the text ends inside brackets or braces."""
     return _depth(np.frombuffer(text, np.uint8))[1] > 0
 
 
-# What `split_values` remembers from one buffer to the next, in an int64 array.
+# State of `split_values` between buffers, as indices of an int64 array.
 (
     LEVEL, IN_STRING, ESCAPED, IN_SCALAR, IN_ARRAY, START, BEFORE, BEFORE_THAT,
     KINDS, LAST, HASH, KEY, CANDIDATE,
 ) = range(13)  # fmt: skip
 STATE_SIZE = 13
 
-#: The kinds of the open containers are one bit each, the innermost the lowest; deeper than this is forgotten.
+#: Mask of the kinds of open containers, one bit each, the innermost lowest; at greater depth the outermost
+#: are dropped.
 _KIND_BITS = 2**62 - 1
 
-#: Start of a hash of a key; a hash of 0 is none.
+#: Initial value of the hash of a key; a hash of 0 means no key.
 _HASH_SEED = 7
 
 
@@ -89,18 +90,19 @@ def split_text(text: bytes) -> tuple[np.ndarray, np.ndarray, bool]:
 def split_values(data, begin, state, starts, ends):
     """Find the records in data[begin:]: the elements of top-level arrays, and other top-level values.
 
-    Commas are not insisted on. Two things put a broken record to an end, so that it does not swallow those
-    after it: a newline inside a string (never valid JSON), and a line that begins with {" (dumps have one
-    result a line). Where the grammar allows an object there, as in a list of packets with one packet a line,
-    such a line only ends the record if its first key is the record's own first key.
+    Commas are not required. Two things end a broken record, so that it does not include those after it: a
+    newline inside a string (never valid JSON), and a line that begins with {" (dumps have one result per
+    line). Where the grammar allows an object, as in a list of packets with one packet per line, such a line
+    ends the record only if its first key is the first key of the record.
 
     Args:
-      state: carried over; state[START] is the open record's start in data, or -1, and state[CANDIDATE] that
-        of a line which may end it.
-      starts, ends: int64, at least len(data) + 1 - begin long: filled with the records that end here.
+      state: State from the previous buffer; state[START] is the start of the open record in data, or -1, and
+        state[CANDIDATE] that of a line which may end it.
+      starts, ends: int64, with a length of at least len(data) + 1 - begin; filled with the records that end
+        in this buffer.
 
     Returns:
-      how many records end here.
+      The number of records that end in this buffer.
     """
     level, start = state[LEVEL], state[START]
     in_string, escaped = state[IN_STRING] != 0, state[ESCAPED] != 0
@@ -147,7 +149,7 @@ def split_values(data, begin, state, starts, ends):
                 in_string = True
                 hashed = _HASH_SEED
                 if before == BRACE and before_that == NEWLINE and level > 1:
-                    # `last` is the brace by now: what it followed was kept in `candidate`.
+                    # `last` is already the brace; `candidate` holds whether an object was allowed before it.
                     if candidate < 0:
                         starts[found], ends[found] = start, index - 2
                         found += 1

@@ -1,12 +1,11 @@
-"""One large file cut into stretches that are read side by side, to the bytes that one reader gives.
+"""Division of a large file into stretches that are read in parallel, with the same bytes as by one reader.
 
-Files of one record per line are cut: plain text at any byte, bzip2 at its blocks, zstd at its frames. A line
-belongs to the stretch in which the newline before it lies, so a stretch drops its text up to the first
-newline and reads on beyond its end up to the next one. How a file is cut depends on the file alone: workers
-on one machine, tasks on a cluster and a run that continues find the same stretches.
+Only files with one record per line are divided: plain text at any byte, bzip2 at its blocks, zstd at its
+frames. A line belongs to the stretch that contains the newline before it, so a stretch drops its text up to
+the first newline and continues beyond its end to the next one. The division depends only on the file: workers
+on one machine, tasks on a cluster and a continued run find the same stretches.
 
-Whatever is unusual (a damaged file, lines in UTF-16, an archive) is not for this reader: the file is then
-read from its beginning by one.
+Unusual files (damaged, UTF-16, archives) are not read in stretches, but from the beginning by one reader.
 """
 
 from collections.abc import Iterator
@@ -41,7 +40,7 @@ class Stretch:
 def cut(path: Path, head_bytes: int) -> tuple[list[Stretch], bytes]:
     """The stretches of a file and the first bytes of its text; no stretches if it should be read whole.
 
-    Whether the text has one record per line is for the caller to say.
+    The caller must check that the text has one record per line.
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
@@ -71,7 +70,7 @@ def _even(size: int, length: int) -> list[int]:
 
 
 def _frames(file: BinaryIO, size: int, length: int) -> list[int]:
-    """Starts of zstd frames, `length` apart or more; none if the frames cannot be followed."""
+    """Starts of zstd frames, at least `length` bytes apart; none if the frames cannot be followed."""
     places, place = [0], 0
     while place < size:
         if place - places[-1] >= length:
@@ -114,7 +113,7 @@ def _read(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
 
 
 class StretchText:
-    """The lines of a stretch, in chunks. `lines` counts those handed out."""
+    """The lines of a stretch, in chunks. `lines` is the number of lines returned so far."""
 
     def __init__(self, file: BinaryIO, stretch: Stretch):
         self._file, self._stretch = file, stretch

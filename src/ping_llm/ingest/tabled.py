@@ -1,4 +1,4 @@
-"""Inputs of any kind as tables of measurements, for commands that read Parquet."""
+"""Conversion of all kinds of inputs to tables of measurements, for commands that read Parquet."""
 
 import shutil
 import sys
@@ -17,15 +17,15 @@ from ping_llm.paths import printable
 def as_tables(
     inputs: Sequence[str], out: Path, options: IngestOptions = IngestOptions()
 ) -> Iterator[list[str]]:
-    """The inputs themselves if they are Parquet of measurements, else what `ingest` makes of them.
+    """The inputs themselves if they are Parquet files of measurements, else a table ingested from them.
 
-    That is a folder beside `out`, `.OUT.measurements`, which is removed at the end. Of the same inputs it has
-    the same bytes, so that a command that was interrupted goes on; after a kill it is still there, and
-    ingested from where it was.
+    The table is in a folder beside `out`, `.OUT.measurements`, which is removed at the end. The same inputs
+    give the same bytes, so that an interrupted command can continue. If the process is killed, the folder
+    remains, and the next run continues its ingest.
 
     Raises:
       UsageError: an input does not exist.
-      PingError: an input is damaged, or there is no measurement in any.
+      PingError: an input is damaged, or the inputs hold no measurement.
     """
     if are_tables(inputs):
         yield list(inputs)
@@ -43,13 +43,13 @@ def as_tables(
         yield [str(folder)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # not empty: the command was not refused
+        with suppress(OSError):  # a folder that is not empty stays: the command has written output
             for parent in made:
                 parent.rmdir()
 
 
 def are_tables(inputs: Sequence[str]) -> bool:
-    """Whether every input is Parquet with the columns of a measurement."""
+    """Whether all inputs are Parquet files with the columns of a measurement."""
     try:
         open_input(inputs)
     except PingError:
@@ -58,10 +58,10 @@ def are_tables(inputs: Sequence[str]) -> bool:
 
 
 def ingest_usable(inputs: Sequence[str], out: Path, options: IngestOptions) -> IngestReport:
-    """Ingest, where a table without a measurement is of no use.
+    """Ingest the inputs, with an error if there is no measurement.
 
     Raises:
-      PingError: there is no measurement in the inputs.
+      PingError: the inputs hold no measurement.
     """
     report = ingest(list(inputs), out, options)
     total = report.total

@@ -1,6 +1,6 @@
-"""Tables with the design's columns under common names → columns; CSV, TSV and JSON rows.
+"""Conversion of tables with measurement columns under common names: CSV, TSV and JSON rows.
 
-A table is taken at its word: one row is one measurement, from the source it names. Only types are forgiven.
+Rows are taken as they are: one row is one measurement, from the source in the row. Only types are converted.
 """
 
 import csv
@@ -21,7 +21,7 @@ from ping_llm.ingest.options import MAX_RECORD_BYTES
 from ping_llm.measurements.rules import ACCEPTED, UNKNOWN, VERDICT
 from ping_llm.measurements.schema import PING, REQUIRED_COLUMNS, THROUGHPUT, Reject
 
-#: Names a column may have, in lower case with _ for spaces, dashes and dots; the first one present is taken.
+#: Names a column may have, in lower case with _ for spaces, dashes and dots; the first one present is used.
 NAMES = {
     "event_time": ("event_time", "timestamp", "time", "ts", "datetime", "date_time", "start_time", "created"),
     "src_addr": ("src_addr", "src", "src_ip", "source", "source_ip", "source_addr", "source_address", "from"),
@@ -39,7 +39,7 @@ NAMES = {
     THROUGHPUT: (THROUGHPUT,),
 }  # fmt: skip
 
-#: What stands for "no value" in a CSV field. NaN does not: it is a value, and a wrong one.
+#: Texts that mean "no value" in a CSV field. NaN is not one of them: it is an invalid value.
 _NULLS = ["", "NULL", "null", "None", "NA", "N/A", "\\N"]
 
 # A field may be as long as its record.
@@ -51,7 +51,7 @@ class MissingColumns(Exception):
 
 
 def match_columns(names: Sequence[str]) -> dict[str, int]:
-    """Our column name → place in the table, for those that are there."""
+    """Our column name → index in the table, for the columns that exist."""
     places: dict[str, int] = {}
     for place, name in enumerate(names):
         places.setdefault(_normal(name), place)
@@ -73,7 +73,7 @@ def missing_columns(found: Mapping[str, Any], required: Sequence[str] = REQUIRED
 
 
 def from_arrays(given: dict[str, pa.Array], count: int) -> ParsedRecords:
-    """Columns of a table's arrays by our names; absent optional ones are unknown."""
+    """Convert a table's arrays, by our names, to columns; absent optional columns are unknown."""
 
     def optional(name: str) -> tuple[np.ndarray, np.ndarray]:
         if name in given:
@@ -109,7 +109,7 @@ def from_arrays(given: dict[str, pa.Array], count: int) -> ParsedRecords:
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """What the first line of a CSV file says."""
+    """The format of a CSV file, from its first line."""
 
     delimiter: str
     columns: int
@@ -117,7 +117,7 @@ class CsvFormat:
 
 
 def csv_format(first_line: bytes) -> CsvFormat | None:
-    """Recognise a header: at least two of the four required columns, by name."""
+    """Recognise a header: at least two of the four required columns are present, by name."""
     try:
         text = first_line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
@@ -134,12 +134,12 @@ def csv_format(first_line: bytes) -> CsvFormat | None:
 
 
 def read_csv_block(records: Sequence[bytes], form: CsvFormat) -> ParsedRecords:
-    """Columns of a block of CSV lines. A line with another number of fields is UNPARSABLE."""
+    """Convert a block of CSV lines to columns. A line with a wrong number of fields is UNPARSABLE."""
     return _judged(*csv_arrays(records, form))
 
 
 def csv_arrays(records: Sequence[bytes], form: CsvFormat) -> tuple[dict[str, pa.Array], np.ndarray]:
-    """Texts of CSV lines by our column names, and which lines have another number of fields."""
+    """The fields of CSV lines by our column names, and a mask of lines with a wrong number of fields."""
     table = _parse_quickly(records, form)
     return (table, np.zeros(len(records), bool)) if table is not None else _parse_singly(records, form)
 
@@ -150,12 +150,12 @@ def _judged(table: dict[str, pa.Array], unparsable: np.ndarray) -> ParsedRecords
     return columns
 
 
-#: Keys of RIPE Atlas results that a table's rows do not have.
+#: Keys of RIPE Atlas results that rows of a table do not have.
 _OF_ATLAS = ("result", "fw", "sent", "rcvd", "avg")
 
 
 def json_keys(first: bytes) -> dict[str, str] | None:
-    """Our column name → key, if the first of several JSON objects is a row of a table; None for others."""
+    """Our column name → key, if the first JSON object is a row of a table; None otherwise."""
     try:
         record = orjson.loads(first)
     except ValueError:
@@ -168,12 +168,12 @@ def json_keys(first: bytes) -> dict[str, str] | None:
 
 
 def read_json_block(records: Sequence[bytes], keys: dict[str, str]) -> ParsedRecords:
-    """Columns of a block of JSON objects that are rows of a table."""
+    """Convert a block of JSON objects that are rows of a table to columns."""
     return _judged(*json_arrays(records, keys))
 
 
 def json_arrays(records: Sequence[bytes], keys: dict[str, str]) -> tuple[dict[str, pa.Array], np.ndarray]:
-    """Values of JSON objects as texts by our column names, and which records are no objects."""
+    """The values of JSON objects as texts by our column names, and a mask of records that are not objects."""
     unparsable = np.zeros(len(records), bool)
     values: dict[str, list[str | None]] = {name: [] for name in keys}
     for index, record in enumerate(records):
@@ -189,10 +189,10 @@ def json_arrays(records: Sequence[bytes], keys: dict[str, str]) -> tuple[dict[st
 
 
 def _parse_quickly(records: Sequence[bytes], form: CsvFormat) -> dict[str, pa.Array] | None:
-    """Arrow's parser; None if a line is odd in any way, so that no line depends on those beside it.
+    """Parse CSV lines with Arrow; None if a line is unusual, so that no line affects the ones around it.
 
-    To Arrow a carriage return ends a line, and a stray quote swallows the lines after it. It gets neither,
-    only fields that are quoted as a whole, without quotes inside.
+    For Arrow a carriage return ends a line, and an unmatched quote includes the lines after it. So text with
+    these is not parsed by Arrow; the only quotes allowed are those around a whole field.
     """
     names = [str(place) for place in range(form.columns)]
     wanted = {name: str(place) for name, place in form.places.items()}
@@ -224,7 +224,7 @@ def _parse_quickly(records: Sequence[bytes], form: CsvFormat) -> dict[str, pa.Ar
 
 @cache
 def _quoted(delimiter: str) -> re.Pattern[bytes]:
-    """A whole field in quotes, without quotes inside."""
+    """Pattern of a whole field in quotes, without quotes inside."""
     edge = re.escape(delimiter.encode())
     return re.compile(rb'(?:(?<=%b)|(?<=\n)|\A)"[^"\n]*"(?=%b|\n|\Z)' % (edge, edge))
 

@@ -1,8 +1,9 @@
-"""What ping, fping and mtr print → rows of a table.
+"""Conversion of the output of ping, fping and mtr to rows of a table.
 
-None of them says from where it measured, so that has to be given (`--src`). When: `ping -D` and `fping -D`
-stamp every line, mtr its report; for the rest it is the time at which the file was last written, back from
-its last line by a second per packet. Names are not addresses: run the tools with -n.
+None of them states the source address reliably, so it has to be given (`--src`). Times: `ping -D` and
+`fping -D` print a timestamp on every line, mtr in its report; otherwise the last packet gets the time of the
+file's last change, and each packet before it is one second earlier. Host names are not resolved: run the
+tools with -n.
 """
 
 import csv
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _STAMP = r"(?:\[(?P<stamp>\d+(?:\.\d+)?)\] *)?"
 _NUMBER = r"\d+(?:\.\d+)?"
-_DST, _RTT = r"(?P<dst>\S+?)", r"(?P<rtt>\d+(?:[.,]\d+)?)"  # a comma: in some languages
+_DST, _RTT = r"(?P<dst>\S+?)", r"(?P<rtt>\d+(?:[.,]\d+)?)"  # some languages use a decimal comma
 _BLOCK = re.compile(rf"^(?:PING|Pinging) (?:\S+ [(\[])?{_DST}[)\]]?:?(?: with| \d+\(| \d+ data| 56)")
 _PING6 = re.compile(r"^PING6?\b.*(?:-->|\(\S+\)\)| from \S+ )")
 _ANY_BLOCK = re.compile(r"^(?:PING6?|Pinging)\b")
@@ -57,16 +58,16 @@ _MTR_CSV = "Mtr_Version,Start_Time,"
 _KNOWN = (_BLOCK, _PING6, _REPLY, _WINDOWS, _FPING_LIST, _FPING_LINE, _FPING_TOTAL, _FPING_ALIVE, _MTR_HOP)
 
 
-#: No tool prints longer lines, and the patterns take quadratic time at worst.
+#: Largest length of a line. No tool prints longer ones, and the patterns take quadratic time at worst.
 _LINE = 500
-#: Largest number of packets that only the statistics of a text tell of, all its runs together.
+#: Largest number of packets, in all runs of a text, that appear only in the statistics.
 _MOST_LOST = 1_000_000
 #: Largest text that is read: some 600,000 packets.
 MOST_BYTES = 64 << 20
 
 
 def is_tool_text(head: bytes) -> bool:
-    """Whether a text begins like the output of one of the tools."""
+    """Whether a text looks like the output of one of the tools, by its first 20 lines."""
     lines = [line[:_LINE] for line in head.decode("utf-8", "replace").splitlines()[:20]]
     if lines and lines[0].startswith(_MTR_CSV):
         return True
@@ -75,7 +76,7 @@ def is_tool_text(head: bytes) -> bool:
 
 @dataclass
 class ToolRow:
-    """A packet, or what several add up to. `time` is in seconds; None: it is not said. So is `src`."""
+    """A packet, or the summary of several. `time` is in seconds; `time` and `src` are None if not stated."""
 
     line: int
     dst: str
@@ -86,7 +87,7 @@ class ToolRow:
 
 @dataclass
 class _Ping:
-    """What one `ping` has printed so far."""
+    """The output of one `ping` so far."""
 
     line: int
     dst: str
@@ -100,7 +101,7 @@ class _Ping:
     def add(self, line: int, sequence: int | None, rtt: float, stamp: str | None) -> None:
         self.order += 1
         key = self.order if sequence is None else sequence
-        # A late reply comes after the line that it was lost; a duplicate changes nothing.
+        # A late reply replaces an earlier line that reports its loss; a duplicate changes nothing.
         if key not in self.rows or self.rows[key].rtt == NO_REPLY:
             self.rows[key] = ToolRow(line, self.dst, rtt, float(stamp) if stamp else None, self.src)
 
@@ -111,9 +112,9 @@ class _Ping:
         yield from self.rows.values()
         missing = (self.sent or 0) - len(self.rows)
         if missing > most_lost:
-            return  # no ping runs that long: the statistics are not to be believed
+            return  # no ping runs that long, so the statistics are not plausible
         if self.rows and missing > 0 and self.received <= len(self.rows):
-            # Packets without any line were lost; their times are not known.
+            # Packets without a line were lost; their times are not known.
             yield from self._lost(missing)
         elif not self.rows and self.sent and not self.received:
             yield from self._lost(self.sent)
@@ -124,7 +125,7 @@ class _Ping:
 
 
 def _ends(header: str) -> tuple[str, str | None]:
-    """Destination and, where it is named and public, source of the first line of a `ping`."""
+    """The destination and, if stated and public, the source in the first line of a `ping`."""
     named = re.search(r"\bfrom\s+([0-9A-Fa-f:.]+)", header)
     src = named[1].rstrip(":") if named else None
     if "-->" in header:
@@ -148,12 +149,12 @@ def is_address(text: str) -> bool:
 
 
 def _ms(text: str | None) -> float:
-    """An RTT; nothing is no reply."""
+    """Parse an RTT; None means no reply."""
     return NO_REPLY if text is None else float(text.replace(",", "."))
 
 
 def read_text(lines: Iterable[str], most_lost: int = _MOST_LOST) -> tuple[list[ToolRow], list[int]]:
-    """The packets that a tool printed, and the lines that say nothing we know."""
+    """The packets in the output of a tool, and the numbers of lines that are not recognised."""
     rows: list[ToolRow] = []
 
     def finish(ping: _Ping | None) -> None:
@@ -213,7 +214,7 @@ def read_text(lines: Iterable[str], most_lost: int = _MOST_LOST) -> tuple[list[T
 
 
 def _is_decoration(line: str) -> bool:
-    """Titles and statistics that repeat what other lines say."""
+    """Whether a line is a title, or statistics that repeat other lines."""
     return bool(re.match(
         r"^(---|HOST:|Ping statistics|Approximate round|\s+Packets:|\s+Minimum|From .*(unreachable|exceeded)|"
         r"\s+\d+\.\|--\s+\?\?\?|\d+ packets transmitted)",
@@ -222,7 +223,7 @@ def _is_decoration(line: str) -> bool:
 
 
 def read_mtr_csv(lines: Sequence[str]) -> tuple[list[ToolRow], list[int]]:
-    """`mtr --csv`: the last hop of each report, and the lines that are none."""
+    """Read `mtr --csv`: the last hop of each report, and the numbers of lines that are not hops."""
     strange = []
     last: dict[tuple[str, str], ToolRow] = {}
     for number, row in enumerate(csv.DictReader(lines), 2):
@@ -241,7 +242,7 @@ def read_mtr_csv(lines: Sequence[str]) -> tuple[list[ToolRow], list[int]]:
 
 
 def read_lines(text: str, most_lost: int = _MOST_LOST) -> tuple[list[ToolRow], list[int]]:
-    """The packets that any of the tools printed, and the lines that say nothing we know."""
+    """The packets in the output of any of the tools, and the numbers of lines that are not recognised."""
     lines = [line[:_LINE] for line in text.splitlines()]
     if lines and lines[0].startswith(_MTR_CSV):
         return read_mtr_csv(lines)
@@ -260,10 +261,10 @@ class ToolOutput:
     """The output of a tool as a table.
 
     Attributes:
-      columns: of the packets, by our names.
-      lines: the line of each packet.
-      strange: the lines that are not understood.
-      trouble: a sentence if there is more than is read.
+      columns: Columns of the packets, by our names.
+      lines: Line number of each packet.
+      strange: Numbers of the lines that are not recognised.
+      trouble: A sentence if the output is longer than the limit, else None.
     """
 
     text: bytes
@@ -274,7 +275,7 @@ class ToolOutput:
 
 
 def read_output(stream: "Chunks", path: str, source: str) -> ToolOutput:
-    """The packets of a stream, which is or was in the file at a path."""
+    """Read the packets of a stream that comes from the file at `path`."""
     text = stream.read(MOST_BYTES)
     trouble = None
     if stream.peek(1):
@@ -284,11 +285,11 @@ def read_output(stream: "Chunks", path: str, source: str) -> ToolOutput:
 
 
 def as_table(text: bytes, source: str, written: float) -> tuple[dict[str, pa.Array], list[int], list[int]]:
-    """Columns of the packets by our names, the line of each, and the lines that are not understood.
+    """Columns of the packets by our names, the line of each packet, and the lines that are not recognised.
 
     Args:
-      source: where the tool ran.
-      written: the file's last change, in seconds since 1970.
+      source: Address of the host on which the tool ran.
+      written: Time of the file's last change, in seconds since 1970.
     """
     rows, strange = read_lines(text.decode("utf-8", "replace"))
     unknown = [row for row in rows if row.time is None]

@@ -1,8 +1,8 @@
-"""RIPE Atlas traceroute results, as every firmware wrote them → columns, a row per hop.
+"""Conversion of RIPE Atlas traceroute results of all firmware versions to columns, with one row per hop.
 
-A traceroute whose own fields break a rule (its time, its source, its numbers) is rejected whole and counts
-once. Any other counts as its hops: each is a measurement from the probe to the address that answered, at the
-time at which the traceroute began, or is not used, or is rejected, for a reason.
+A traceroute whose own fields break a rule (its time, its source, its numbers) is rejected as a whole and
+counts once. Any other counts as its hops: each hop is a measurement from the probe to the address that
+replied, at the time at which the traceroute began, or it is not used or rejected, for a reason.
 """
 
 import re
@@ -23,14 +23,14 @@ from ping_llm.measurements import addresses
 from ping_llm.measurements.rules import ACCEPTED, GIVEN, MISSING, VERDICT, judge
 from ping_llm.measurements.schema import HOP, LAST, MAX_RTT_MS, NotUsed, Reject
 
-#: Codes of what became of a reply: places in FATES.
+#: Codes of what happened to a reply: indices in FATES.
 USED, OTHER_ADDRESS, PRIVATE, ERR, EDST, NO_ADDRESS, LATE, DUP, ERROR, LOST = range(10)
-#: A good reply of a hop that another one makes bad; and those that do.
+#: REJECTED is a valid reply of a hop that is rejected for another reply, which has one of the other codes.
 REJECTED, BAD_RTT, BAD_ADDRESS = range(10, 13)
-#: A reply that would be used, had light had the time for it (too_fast.py).
+#: A valid reply that is faster than light allows (too_fast.py).
 TOO_FAST = 13
 
-#: What a hop without a usable reply is, by the first fate of this list that one of its replies has.
+#: Verdict of a hop without a usable reply, by the first fate in this list that one of its replies has.
 _OUTCOMES = np.array(
     [
         (BAD_RTT, VERDICT[Reject.BAD_RTT]),
@@ -48,29 +48,29 @@ _OUTCOMES = np.array(
 )
 _FIRST_BAD = BAD_RTT
 
-#: Keys that make a reply something else than an answer with an RTT.
+#: Keys of replies that are not ordinary replies with an RTT.
 _MARKS = frozenset(("late", "dup", "edst", "err", "x", "error"))
 
 
 @dataclass
 class Hops:
-    """What hops add up to. `address` and `rtt` mean something where the verdict is ACCEPTED."""
+    """Summary of hops. `address` and `rtt` are valid only where the verdict is ACCEPTED."""
 
     verdict: np.ndarray  # uint8 [n]
     address: np.ndarray  # uint8 [n, 16]
     rtt: np.ndarray  # float64 [n], the median
     lost: np.ndarray  # int64 [n]
     used: np.ndarray  # int64 [n]
-    fates: np.ndarray  # int64 [len(FATES)]: replies of all hops together
+    fates: np.ndarray  # int64 [len(FATES)], counts of the replies of all hops
 
 
 def add_up(lists: Sequence[list[Any]], preferred: np.ndarray, only_preferred: bool) -> Hops:
-    """Add up the replies of each hop.
+    """Summarise the replies of each hop.
 
     Args:
-      lists: the replies of each hop.
-      preferred: uint8 [n, 16], an address that stands for the hop if it answered; zeros for none.
-      only_preferred: does no other address count?
+      lists: The replies of each hop.
+      preferred: uint8 [n, 16], the address used for the hop if it replied; zeros for none.
+      only_preferred: Whether replies from other addresses are not used.
     """
     offsets = np.zeros(len(lists) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, lists), np.int64, len(lists)), out=offsets[1:])
@@ -93,7 +93,7 @@ def _words(packed: np.ndarray) -> np.ndarray:
 
 
 def _read(replies: list[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Fates (USED: usable), packed addresses and RTTs of replies."""
+    """The fates (USED: usable), packed addresses and RTTs of replies."""
     fates = np.full(len(replies), USED, np.uint8)
     for index, reply in enumerate(replies):
         if type(reply) is not dict:
@@ -136,7 +136,7 @@ def _same(words, one, others, other):
 
 @kernel
 def _choose(offsets, fates, words, preferred, rtts, outcomes, verdict, chosen, medians):
-    """Fill in verdicts, the place of a reply from each hop's address, and medians; mark OTHER_ADDRESS."""
+    """Fill in verdicts, the index of a reply from each hop's address, and medians; mark OTHER_ADDRESS."""
     for hop in range(len(offsets) - 1):
         start, end = offsets[hop], offsets[hop + 1]
         bad = False
@@ -180,7 +180,8 @@ def _choose(offsets, fates, words, preferred, rtts, outcomes, verdict, chosen, m
         medians[hop] = (own[(used - 1) // 2] + own[used // 2]) / 2
 
 
-#: A hop that lists more replies than this is lying: 48 is the most of 76,393. Adding up takes their square.
+#: Largest number of replies per hop that is plausible: the largest seen in 76,393 is 48. The time to
+#: summarise a hop grows with the square of this number.
 _MAX_REPLIES = 1_000
 
 _PRINTED_HEAD = re.compile(r"traceroute to \S+ \(([^\s()]+)\)")
@@ -189,22 +190,22 @@ _PRINTED_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 @dataclass
 class TracerouteBlock:
-    """Judged rows: a hop each, or a traceroute that is rejected whole."""
+    """Judged rows: one per hop, or one per traceroute that is rejected as a whole."""
 
     columns: ParsedRecords
-    owners: np.ndarray  # int64 [n]: the traceroute of each row
+    owners: np.ndarray  # int64 [n], index of the traceroute of each row
     hops: list[Any]  # as parsed; None where the row is a whole traceroute
-    used: np.ndarray  # int64 [n]: replies that the row's RTT is the median of
-    taken_apart: int  # traceroutes that count as their hops
-    replies: np.ndarray  # int64 [len(hops.FATES)]
+    used: np.ndarray  # int64 [n], number of replies of which the row's RTT is the median
+    taken_apart: int  # number of traceroutes that count as their hops
+    replies: np.ndarray  # int64 [len(FATES)], counts of the replies
 
     def raw(self, row: int) -> bytes | None:
-        """The text of a row's hop; None for a whole traceroute."""
+        """The JSON text of a row's hop; None for a whole traceroute."""
         return None if self.hops[row] is None else orjson.dumps(self.hops[row])
 
 
 def read_traceroutes(results: Sequence[dict[str, Any]], options: IngestOptions) -> TracerouteBlock:
-    """Rows of traceroutes. Never raises for what is in them."""
+    """Convert traceroutes to rows. Their content never raises an error."""
     results = [_listed(result) for result in results]
     whole = _whole(results, options)
     rows: list[Any] = []
@@ -222,7 +223,7 @@ def read_traceroutes(results: Sequence[dict[str, Any]], options: IngestOptions) 
 
 
 def _whole(results: list[dict[str, Any]], options: IngestOptions) -> ParsedRecords:
-    """What all hops of a traceroute share, judged; the destination is left to the hops."""
+    """The judged fields that all hops of a traceroute share; destinations are judged per hop."""
 
     def values(key: str) -> list[Any]:
         return [result.get(key) for result in results]
@@ -292,7 +293,7 @@ def _rows(
 
 
 def _replies(hop: Any) -> tuple[list[Any], int]:
-    """A hop's replies, or none and why."""
+    """The replies of a hop, and ACCEPTED; or no replies, and the verdict with the reason."""
     if type(hop) is not dict:
         return [], VERDICT[Reject.BAD_RTT]
     listed = hop.get("result")
@@ -304,7 +305,7 @@ def _replies(hop: Any) -> tuple[list[Any], int]:
 
 
 def _listed(result: dict[str, Any]) -> dict[str, Any]:
-    """Firmware 1 reported what the command printed, with NEWLINE for line ends: read that into hops."""
+    """Convert results of firmware 1, the printed output with NEWLINE for line ends, to hops."""
     printed = result.get("result")
     if type(printed) is not str or not (head := _PRINTED_HEAD.match(printed)):
         return result
@@ -313,7 +314,7 @@ def _listed(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _printed_hop(words: list[str]) -> dict[str, Any]:
-    """`3 192.0.2.1 1.876 ms 1.872 ms !H *`: an address stands for all RTTs until the next one."""
+    """Parse `3 192.0.2.1 1.876 ms 1.872 ms !H *`: an address applies to all RTTs until the next address."""
     replies: list[Any] = []
     address = None
     index = 1

@@ -1,9 +1,9 @@
-"""Tasks of an ingest run, one after another here or side by side in worker processes.
+"""Tasks of an ingest run, run sequentially in this process or in parallel in worker processes.
 
-Processes, because a quarter of the work is Python's and holds the GIL. A fork server that has imported and
-compiled everything (preload.py) forks them, so that they start at once and share what they do not change. The
-server itself takes a second to start, so small work is done in this process. What is heavy is imported by the
-tasks: beside workers, the parent stays small.
+Processes are used because a quarter of the work is Python code and holds the GIL. A fork server that has
+imported and compiled everything (preload.py) forks them, so that they start at once and share unchanged
+memory. The server itself takes a second to start, so small work is done in this process. Large modules are
+imported by the tasks, so that the parent of workers stays small.
 """
 
 import gc
@@ -27,13 +27,13 @@ from ping_llm.ingest.options import SORT_ROWS, IngestOptions
 if TYPE_CHECKING:
     from ping_llm.ingest.stretches import Stretch
 
-#: Fewer rows are not worth a task of their own.
+#: Smallest number of rows worth a separate task.
 _MIN_SORT_ROWS = 50_000
 
 
 @dataclass(frozen=True)
 class Group:
-    """Consecutive days sorted together, and the parts that hold their rows."""
+    """Consecutive days that are sorted together, and the parts that hold their rows."""
 
     first_day: int  # days since 1970
     last_day: int
@@ -42,12 +42,12 @@ class Group:
 
 @dataclass
 class Written:
-    """What a group became, by input file: results and rows written, and duplicates left out."""
+    """Counts of a sorted group, by input file: results and rows written, and duplicates left out."""
 
     measurements: Counter[int] = field(default_factory=Counter)
     duplicates: Counter[int] = field(default_factory=Counter)
     packets: Counter[int] = field(default_factory=Counter)
-    kinds: Counter[tuple[int, int]] = field(default_factory=Counter)  # of measurements: (file, kind)
+    kinds: Counter[tuple[int, int]] = field(default_factory=Counter)  # measurements by (file, kind)
 
     def __iadd__(self, other: "Written") -> "Written":
         self.measurements.update(other.measurements)
@@ -58,9 +58,9 @@ class Written:
 
 
 def group_days(days_of_parts: Sequence[tuple[str, dict[int, int]]], workers: int = 1) -> list[Group]:
-    """Cut all days into groups of at least one day and, if possible, at most SORT_ROWS rows.
+    """Split all days into groups of at least one day and, if possible, at most SORT_ROWS rows.
 
-    How they are cut decides only how the work is shared out: a day's file is the same in any group.
+    The groups determine only how the work is shared; the file of a day is the same in any group.
     """
     totals: Counter[int] = Counter()
     for _, days in days_of_parts:
@@ -84,7 +84,7 @@ def group_days(days_of_parts: Sequence[tuple[str, dict[int, int]]], workers: int
     ]
 
 
-#: Below this much input, workers cost more than they bring.
+#: Smallest input, in bytes, for which workers save time.
 _WORTH_WORKERS_BYTES = 4 << 20
 
 _REPORT_SECONDS = 0.2
@@ -142,7 +142,7 @@ class FileTask:
 
 @dataclass(frozen=True)
 class CutTask:
-    """Cut one input file into stretches, if that can be done."""
+    """Divide one input file into stretches, if possible."""
 
     path: str
     options: IngestOptions
@@ -175,7 +175,7 @@ class GroupTask:
     spill: str
     each: bool
     memory_mb: int
-    version: int  # of the table
+    version: int  # version of the table
 
     @property
     def bytes(self) -> int:
@@ -193,9 +193,9 @@ class GroupTask:
 
 @dataclass(frozen=True)
 class RejectsTask:
-    """Join the rejects of all files, after those of a table that is appended to."""
+    """Join the rejects of all files, after those of an existing table when appending."""
 
-    parts: tuple[tuple[tuple[str, int], ...], ...]  # of each file: its parts, and the lines before each
+    parts: tuple[tuple[tuple[str, int], ...], ...]  # for each file: its parts, and the lines before each
     out: str
     earlier: str | None = None
     bytes: int = 0
@@ -208,7 +208,7 @@ class RejectsTask:
 
 @dataclass(frozen=True)
 class OldDayTask:
-    """Turn a day of a table back into a part, of file 0; gives its rows."""
+    """Convert a day of a table back to a part, as file 0; returns the number of its rows."""
 
     day: str
     part: str
@@ -229,13 +229,13 @@ _reports: Any = None
 def _start_worker(reports: Any) -> None:
     global _reports
     _reports = reports
-    # What was imported stays: collecting it would write to the pages that all workers share.
+    # Exclude imported objects from garbage collection, which would write to pages that all workers share.
     gc.freeze()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """When the parent is killed, stop writing: the next run may already be at the same files."""
+    """Exit when the parent is killed, because the next run may already write the same files."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait_for([parent.sentinel])
@@ -247,7 +247,7 @@ def _run_in_worker(task: Any) -> Any:
 
 
 class Workers:
-    """Up to `count` processes, started when the first work worth them comes."""
+    """A pool of up to `count` processes, started with the first work that is large enough."""
 
     def __init__(self, count: int):
         self._count = count
@@ -262,7 +262,7 @@ class Workers:
             self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
     def warm_up(self) -> None:
-        """Start the fork server and a worker now rather than with the first work worth them."""
+        """Start the fork server and a worker now, not with the first work that is large enough."""
         self._pool = self._pool or self._start()
         self._pool.submit(int).result()
 
@@ -275,7 +275,7 @@ class Workers:
     def run(
         self, tasks: Sequence[Any], show: Callable[[Reports], None], at_once: int | None = None
     ) -> list[Any]:
-        """Run all tasks, at most `at_once` at a time; results in their order."""
+        """Run all tasks, at most `at_once` at the same time; return the results in the order of the tasks."""
         if self._pool is None:
             small = sum(task.bytes for task in tasks) < _WORTH_WORKERS_BYTES
             if self._count <= 1 or small:

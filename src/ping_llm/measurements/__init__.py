@@ -1,1 +1,1 @@
-"""What a measurement is: schema, rules, table, files, addresses, and what was known before a moment."""
+"""Measurements: schema, rules, table, files, addresses, and what was known before a point in time."""

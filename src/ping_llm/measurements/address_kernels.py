@@ -1,4 +1,4 @@
-"""The compiled loops behind `addresses`: parse, print and classify, one address per turn."""
+"""The compiled loops of `addresses`: parse, format and classify, one address per iteration."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ def _hex_value(character: int) -> int:
 
 @kernel
 def _parse_ipv4(data: np.ndarray, start: int, end: int, out: np.ndarray, position: int) -> bool:
-    """Four octets at out[position:]; False unless data[start:end] is exactly a dotted quad."""
+    """Write four octets at out[position:]; return False unless data[start:end] is exactly a dotted quad."""
     octets = 0
     value = 0
     digits = 0
@@ -33,7 +33,7 @@ def _parse_ipv4(data: np.ndarray, start: int, end: int, out: np.ndarray, positio
             value = 0
             digits = 0
         elif ZERO <= character <= NINE:
-            # A leading zero may mean octal elsewhere: ambiguous, so refused, as ipaddress does.
+            # A leading zero may mean octal to other programs: ambiguous, so refused, as in ipaddress.
             if digits > 0 and value == 0:
                 return False
             value = value * 10 + int(character) - ZERO
@@ -102,7 +102,7 @@ def pack_texts(data: np.ndarray, offsets: np.ndarray, packed: np.ndarray, valid:
     for row in range(len(valid)):
         start, end = offsets[row], offsets[row + 1]
         out = packed[row]
-        # 45: the longest text of an address, an IPv6 one with a dotted quad at its end.
+        # 45 characters: the longest text of an address, an IPv6 address that ends in a dotted quad.
         if end - start < 2 or end - start > 45:
             continue
         colon = False
@@ -123,7 +123,7 @@ def pack_texts(data: np.ndarray, offsets: np.ndarray, packed: np.ndarray, valid:
 
 @kernel
 def is_ipv4_bytes(packed: np.ndarray) -> bool:
-    """Whether 16 packed bytes are an IPv4 address; `addresses.is_ipv4` for one address, in kernels."""
+    """Whether 16 packed bytes are an IPv4 address: `addresses.is_ipv4` for one address, in kernels."""
     for index in range(10):
         if packed[index] != 0:
             return False
@@ -133,7 +133,7 @@ def is_ipv4_bytes(packed: np.ndarray) -> bool:
 
 @kernel
 def is_ipv4_words(high: np.uint64, low: np.uint64) -> bool:
-    """The same of the two big-endian words of an address."""
+    """`is_ipv4_bytes` for an address as two big-endian words."""
     out: bool = high == 0 and low >> np.uint64(32) == np.uint64(0x0000FFFF)
     return out
 

@@ -1,10 +1,11 @@
 """Addresses in bulk: text ↔ 16 packed bytes, prefixes, and which addresses are public.
 
-The packed form is the IPv6 address, with IPv4 as IPv4-mapped (::ffff:a.b.c.d). So the version
-is a property of the bytes and is never stored beside them; the text ::ffff:192.0.2.1 *is* 192.0.2.1.
+The packed form is the IPv6 address, with IPv4 as IPv4-mapped (::ffff:a.b.c.d). So the IP version follows
+from the bytes and is never stored separately; the text ::ffff:192.0.2.1 *is* 192.0.2.1.
 
-The bulk functions run compiled over Arrow's string buffers (7.7 M texts per second, 60 times `ipaddress`),
-which stays as `pack_one` and `unpack_one`: for single addresses, and as the oracle of the compiled ones.
+The bulk functions are compiled and read Arrow's string buffers (7.7 M texts per second, 60 times faster than
+`ipaddress`). `pack_one` and `unpack_one` use `ipaddress`, for single addresses and as the reference that the
+compiled functions are tested against.
 """
 
 import ipaddress
@@ -17,11 +18,11 @@ import pyarrow as pa
 
 MAPPED_PREFIX = bytes(10) + b"\xff\xff"
 
-#: The longest canonical text of 16 bytes: eight groups of four and seven colons.
+#: Length of the longest canonical text of 16 bytes: eight groups of four and seven colons.
 _LONGEST_TEXT = 39
 
-# The IANA special-purpose registries' entries that are not globally reachable, as (network, bits) of the
-# packed form. IPv6 outside 2000::/3 is never public and needs no entry.
+# Entries of the IANA special-purpose registries that are not globally reachable. IPv6 outside 2000::/3 is
+# never public and needs no entry.
 _NOT_PUBLIC = (
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -69,10 +70,10 @@ def pack(texts: pa.Array | pa.ChunkedArray | Sequence[str | None]) -> tuple[np.n
     """Pack many addresses.
 
     Args:
-      texts: strings, or an Arrow array of them; dictionary-encoded arrays are packed once per value.
+      texts: Strings, or an Arrow array of them; dictionary-encoded arrays are packed once per value.
 
     Returns:
-      uint8 [n, 16] and a bool mask [n]: False where the text is null or not an address (bytes then zero).
+      uint8 [n, 16] and a bool mask [n]: False where the text is null or not an address (its bytes are zero).
     """
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks() if texts.num_chunks != 1 else texts.chunk(0)
@@ -94,7 +95,7 @@ def pack(texts: pa.Array | pa.ChunkedArray | Sequence[str | None]) -> tuple[np.n
     if count and data_buffer is not None:
         offsets = np.frombuffer(offsets_buffer, np.int64)[array.offset : array.offset + count + 1]
         from ping_llm.measurements import (
-            address_kernels,  # Numba takes half a second to import: only where it works
+            address_kernels,  # imported only where needed: importing Numba takes half a second
         )
 
         address_kernels.pack_texts(np.frombuffer(data_buffer, np.uint8), offsets, packed, valid)
@@ -105,7 +106,7 @@ def pack(texts: pa.Array | pa.ChunkedArray | Sequence[str | None]) -> tuple[np.n
 
 
 def unpack(packed: np.ndarray) -> pa.StringArray:
-    """Canonical texts of uint8 [n, 16]."""
+    """The canonical texts of packed addresses, uint8 [n, 16]."""
     count = len(packed)
     data = np.empty(max(count * _LONGEST_TEXT, 1), np.uint8)
     offsets = np.zeros(count + 1, np.int64)
@@ -118,14 +119,14 @@ def unpack(packed: np.ndarray) -> pa.StringArray:
 
 
 def is_ipv4(packed: np.ndarray) -> np.ndarray:
-    """bool [n] of uint8 [n, 16]."""
+    """Whether each packed address, uint8 [n, 16], is IPv4; bool [n]."""
     words = np.ascontiguousarray(packed).view("<u4").reshape(-1, 4)
     out: np.ndarray = (words[:, 0] == 0) & (words[:, 1] == 0) & (words[:, 2] == 0xFFFF0000)
     return out
 
 
 def is_public(packed: np.ndarray) -> np.ndarray:
-    """bool [n] of uint8 [n, 16]: can the Internet route to it?"""
+    """Whether each packed address, uint8 [n, 16], is globally reachable; bool [n]."""
     from ping_llm.measurements import address_kernels
 
     out: np.ndarray = address_kernels.are_public(
@@ -136,14 +137,14 @@ def is_public(packed: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Prefix:
-    """The first `bits` bits of an address of one version; all of them make a whole address."""
+    """The first `bits` bits of an address of one IP version; with all its bits it is a whole address."""
 
     packed: bytes  # 16, zero after the prefix
     bits: int  # 1 to 32, or 1 to 128
 
     @classmethod
     def of(cls, packed: np.ndarray, known: int | None = None) -> "Prefix":
-        """The first `known` bytes of an address, uint8 [16]; without a number, the whole."""
+        """The prefix of the first `known` bytes of an address, uint8 [16]; None: the whole address."""
         start = 12 if packed[:12].tobytes() == MAPPED_PREFIX else 0
         known = 16 - start if known is None else known
         return cls(packed[: start + known].tobytes().ljust(16, b"\0"), 8 * known)
@@ -162,13 +163,13 @@ class Prefix:
 
     @property
     def known_bytes(self) -> bytes:
-        """The prefix's whole bytes: 4 or 16 for a whole address, 2 for 192.0.0.0/20."""
+        """The full bytes of the prefix: 4 or 16 for a whole address, 2 for 192.0.0.0/20."""
         start = 12 if self.version == 4 else 0
         return self.packed[start : start + self.bits // 8]
 
     @property
     def packed_length(self) -> int:
-        """Whole bytes of `packed` that the prefix decides: 16 for a whole address, 14 for 192.0.0.0/20."""
+        """Full bytes of `packed` that the prefix sets: 16 for a whole address, 14 for 192.0.0.0/20."""
         return len(self.known_bytes) + (12 if self.version == 4 else 0)
 
     def covers(self, packed: bytes) -> bool:
@@ -180,18 +181,18 @@ class Prefix:
 
 
 def unnamed(version: int) -> Prefix:
-    """0.0.0.0/8 or ::/8, which stands for a source of which nothing is told.
+    """The prefix 0.0.0.0/8 or ::/8, which stands for an unknown source.
 
-    No public address is in it: in RFC 1122 it is a host that does not know its own address.
+    It contains no public address; in RFC 1122, 0.0.0.0/8 is a host that does not know its own address.
     """
     return Prefix((MAPPED_PREFIX if version == 4 else b"").ljust(16, b"\0"), 8)
 
 
 def parse_prefix(text: str) -> Prefix:
-    """Read 192.0.2.1, 203.0.113.0/24, 203.0.113.?, 2001:db8::/32 or 2001:db8:?.
+    """Parse 192.0.2.1, 203.0.113.0/24, 203.0.113.?, 2001:db8::/32 or 2001:db8:?.
 
     Raises:
-      ValueError: a sentence about what is wrong.
+      ValueError: the text is not a valid prefix; the message is a sentence that says why.
     """
     text = text.strip()
     if text.endswith("?"):
@@ -217,7 +218,7 @@ def parse_prefix(text: str) -> Prefix:
 
 
 def _hint(text: str) -> str:
-    """What was probably meant: a prefix whose zeros were left out, or a host name."""
+    """A hint for an invalid prefix: the zeros are missing, or it is a host name."""
     short = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3}){0,2})\.?/(\d{1,2})", text)
     if short:
         octets = short[1].split(".")
@@ -228,7 +229,7 @@ def _hint(text: str) -> str:
 
 
 def _without_wildcard(text: str) -> str:
-    """203.0.113.? → 203.0.113.0/24; 2001:db8:? → 2001:db8::/32."""
+    """Replace a wildcard by a prefix length: 203.0.113.? → 203.0.113.0/24; 2001:db8:? → 2001:db8::/32."""
     known = text[:-1]
     if known.endswith(":") and "::" not in known:
         groups = known[:-1].split(":")

@@ -1,4 +1,4 @@
-"""The table of measurements as NumPy columns, and questions about measurements."""
+"""The table of measurements as NumPy columns, and queries about measurements."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,7 +20,7 @@ from ping_llm.measurements.schema import (
     table_version,
 )
 
-#: In place of a time: nobody knows when, so nothing is earlier than anything else.
+#: Time of a measurement or query whose time is unknown; it is neither before nor after any other.
 NO_TIME = -1
 
 _NUMBERS = ("msm_id", "size", "packet_error_count", "probe_id")
@@ -28,16 +28,16 @@ _NUMBERS = ("msm_id", "size", "packet_error_count", "probe_id")
 
 @dataclass(frozen=True)
 class Queries:
-    """What a method is told of the measurements it has to predict: everything but the result.
+    """The measurements that a method has to predict, with all their columns except the result.
 
     Attributes:
       time: int64 [n], µs since 1970; NO_TIME where it is not known.
-      src, dst: uint8 [n, 16]; of a prefix, the bytes after it are zero.
+      src, dst: uint8 [n, 16]; the bytes after a prefix are zero.
       src_bits, dst_bits: int64 [n], length of each prefix; 0 is a whole address. None: all are whole.
-      owner: int64 [n], which context each looks back on, where each brings its own (`History.of_contexts`).
-      size, packet_error_count, msm_id, probe_id: int64 [n], UNKNOWN where not stated; None: nowhere.
-      throughput_mbps: float64 [n], the same.
-        Only networks that were trained on them use them.
+      owner: int64 [n], index of each query's context, where queries have their own (`History.of_contexts`).
+      size, packet_error_count, msm_id, probe_id: int64 [n], UNKNOWN where not stated; None: never stated.
+        Only networks that were trained on these columns use them.
+      throughput_mbps: float64 [n], likewise.
     """
 
     time: np.ndarray
@@ -64,21 +64,21 @@ class Queries:
 
 @dataclass(frozen=True)
 class Columns:
-    """A table of measurements, valid by the rules of `rules.py`.
+    """A table of measurements that obey the rules of `rules.py`.
 
-    The last six columns are there where they were read; None says the same of every measurement: unknown,
-    and a ping.
+    The last six columns are None unless they were read; None means that all values are unknown, or for
+    `kind` that all measurements are pings.
     """
 
     time: np.ndarray  # int64 [n], µs since 1970
     src: np.ndarray  # uint8 [n, 16], packed as ping_llm.measurements.addresses does
     dst: np.ndarray  # uint8 [n, 16]
-    rtt: np.ndarray  # float64 [n], ms; NO_REPLY where there was none
-    msm_id: np.ndarray | None = None  # int64 [n], UNKNOWN where null; so are the next three
+    rtt: np.ndarray  # float64 [n], ms; NO_REPLY where there was no reply
+    msm_id: np.ndarray | None = None  # int64 [n], UNKNOWN where null; the next three likewise
     size: np.ndarray | None = None
     packet_error_count: np.ndarray | None = None
     probe_id: np.ndarray | None = None
-    kind: np.ndarray | None = None  # uint8 [n], the place in schema.KINDS
+    kind: np.ndarray | None = None  # uint8 [n], index in schema.KINDS
     throughput_mbps: np.ndarray | None = None  # float64 [n], UNKNOWN where null
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class Columns:
         return Queries(self.time, self.src, self.dst, **known)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """For `polars.DataFrame(measurements)`, `pyarrow.table(measurements)` and others that read Arrow."""
+        """Export to Arrow readers: `polars.DataFrame(measurements)` or `pyarrow.table(measurements)`."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def sorted_by_time(self) -> "Columns":
@@ -111,19 +111,19 @@ class Columns:
 
     @classmethod
     def concatenate(cls, parts: Sequence["Columns"]) -> Self:
-        """All parts in order. A column that some part does not have is unknown there (kind: ping)."""
+        """Concatenate the parts in order. A column that a part lacks is unknown there (kind: ping)."""
         known = [
             field.name for field in fields(cls) if any(vars(part)[field.name] is not None for part in parts)
         ]
         return cls(**{name: np.concatenate([part.column(name) for part in parts]) for name in known})
 
     def optional(self) -> dict[str, np.ndarray]:
-        """The optional columns that were read, by name, without the kind."""
+        """The optional columns that were read, by name, without `kind`."""
         names = (*_NUMBERS, THROUGHPUT)
         return {name: column for name in names if (column := getattr(self, name)) is not None}
 
     def column(self, name: str) -> np.ndarray:
-        """A column by its name; where it was not read, what None stands for."""
+        """A column by its name; if it was not read, an array of the value that None stands for."""
         column: np.ndarray | None = getattr(self, name)
         if column is not None:
             return column
@@ -141,16 +141,16 @@ class Columns:
         stand_in: str | None = None,
         with_kind: bool = False,
     ) -> Self:
-        """The measurements of an Arrow table, checked.
+        """Convert an Arrow table to columns and check its rows.
 
         Args:
-          every: whether to take the optional columns as well.
-          place: where a row is, for the message.
-          stand_in: `src` or `dst`, where that column of the table only stands in for one that was not read.
-          with_kind: whether to take the kind, of the optional columns.
+          every: Whether to take the optional columns as well.
+          place: Function that describes the place of a row, for the error message.
+          stand_in: `src` or `dst`, if that column was not read and holds placeholders only.
+          with_kind: Whether to take `kind` even without the other optional columns.
 
         Raises:
-          PingError: a row breaks a rule; the message names it.
+          PingError: a row breaks a rule; the message names the row.
         """
         candidates = candidates_of(table)
         if stand_in:
@@ -180,10 +180,10 @@ class Columns:
         )
 
     def to_arrow(self, version: int | None = None) -> pa.Table:
-        """Rows of the measurements table, addresses in their canonical texts.
+        """Convert to an Arrow table of measurements, with addresses as canonical texts.
 
         Args:
-          version: of the table; None: the lowest that has the columns that were read.
+          version: Version of the table; None: the lowest version that has the columns that were read.
         """
         if version is None:
             version = table_version([name for name, column in vars(self).items() if column is not None])

@@ -1,7 +1,7 @@
 """Addresses, pairs and networks by 64-bit hashes: as small integers (`Ids`), or as a set (`Filter`).
 
-A row of bytes is known by a hash of it: a number is found by binary search, and eight bytes per address are
-all that has to be kept. Two of ten million rows share a hash with a probability of 3 · 10⁻⁶.
+A row of bytes is identified by its hash: its number is found by binary search, and only eight bytes per
+address have to be kept. Two of ten million rows share a hash with a probability of 3 · 10⁻⁶.
 """
 
 from functools import cache
@@ -13,10 +13,10 @@ from ping_llm.measurements.addresses import is_ipv4
 
 
 def hashed(rows: np.ndarray, seed: int = 0, after: np.ndarray | None = None) -> np.ndarray:
-    """uint64 [n]: a hash of each row of bytes, uint8 [n, w].
+    """Hash each row of bytes, uint8 [n, w], to uint64 [n].
 
     Args:
-      after: uint64 [n], the hashes of what stands before each row (a multiple of eight bytes).
+      after: uint64 [n], hashes of the bytes that precede each row (a multiple of eight bytes).
     """
     missing = -rows.shape[1] % 8
     if missing:
@@ -32,19 +32,19 @@ class Ids:
     """Numbers 0, 1, 2 … for the distinct rows of a table, in the order of their hashes.
 
     Attributes:
-      keys: uint64 [distinct], ascending.
-      of_rows: int64 [n], the number of each row that was given.
+      keys: uint64 [distinct], hashes, ascending.
+      of_rows: int64 [n], the number of each row of the table.
     """
 
     def __init__(self, packed: np.ndarray):
         self.keys, numbers = np.unique(hashed(packed), return_inverse=True)
         self.of_rows = numbers.astype(np.int64)
 
-    #: What a stored copy does without: it is only asked for numbers.
+    #: Attributes that a stored copy omits; it is used only to look numbers up.
     NOT_KEPT = ("of_rows",)
 
     def check(self) -> None:
-        """Refuse stored keys that cannot be searched."""
+        """Raise ValueError if stored keys cannot be searched."""
         if self.keys.dtype != np.uint64 or self.keys.ndim != 1 or (self.keys[1:] <= self.keys[:-1]).any():
             raise ValueError("keys must be ascending 64-bit numbers")
 
@@ -52,16 +52,16 @@ class Ids:
         return len(self.keys)
 
     def has(self, packed: np.ndarray) -> np.ndarray:
-        """bool [n]: whether each row is one of them."""
+        """Whether each row has a number, bool [n]."""
         return self.find(packed) >= 0
 
     def find(self, packed: np.ndarray) -> np.ndarray:
-        """int64 [n]: the number of each row, -1 where it is new."""
+        """The number of each row, int64 [n]; -1 if it has none."""
         return place_in(self.keys, hashed(packed))
 
 
 def place_in(ascending: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """int64 [n]: where each of the wanted stands in an ascending array, -1 where it is not there."""
+    """The index of each wanted value in an ascending array, int64 [n]; -1 if it is not in the array."""
     if not len(ascending):
         return np.full(len(wanted), -1, np.int64)
     at = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
@@ -69,12 +69,12 @@ def place_in(ascending: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def pairs_of(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-    """uint8 [n, 32]: source and destination side by side, to number pairs with."""
+    """Source and destination of each pair in one row, uint8 [n, 32], to number pairs."""
     return np.concatenate([src, dst], axis=1)
 
 
 def prefixes_of(packed: np.ndarray, ipv4_bits: int, ipv6_bits: int) -> np.ndarray:
-    """uint8 [n, 17]: the leading bits of each address, zeros up to 16 bytes, and whether it is IPv4."""
+    """The leading bits of each address, zeros up to 16 bytes, and whether it is IPv4; uint8 [n, 17]."""
     ipv4 = is_ipv4(packed)
     masks = np.stack([_mask(ipv6_bits), _mask(96 + ipv4_bits)])
     return np.concatenate([packed & masks[ipv4.astype(np.int64)], ipv4[:, None].astype(np.uint8)], axis=1)
@@ -88,26 +88,26 @@ def _mask(bits: int) -> np.ndarray:
 
 
 def networks_of(packed: np.ndarray) -> np.ndarray:
-    """uint8 [n, 16]: the network of each address, /16 of IPv4 and /48 of IPv6, with zeros after it."""
+    """The network of each address (/16 for IPv4, /48 for IPv6), padded with zeros; uint8 [n, 16]."""
     return prefixes_of(packed, 16, 48)[:, :16]
 
 
-#: Bits of one filter at most, and of one member.
+#: Largest number of bits per filter, and per member.
 _MOST_BITS = 4 << 23
 _MOST_PER_MEMBER = 32
 
 
 class Filter:
-    """Membership of rows of bytes, uint8 [n, w]: it never denies a member, and rarely claims a stranger.
+    """A set of rows of bytes, uint8 [n, w], without false negatives and with rare false positives.
 
-    A Bloom filter (Bloom, "Space/time trade-offs in hash coding with allowable errors", CACM 1970). Up to 32
-    bits per member while the set is small, which claims one stranger in five million; no filter is larger
-    than 4 MiB, so a set of three million gets 11 bits each and claims 0.5 %.
+    A Bloom filter (Bloom, "Space/time trade-offs in hash coding with allowable errors", CACM 1970). Small
+    sets get 32 bits per member, with one false positive in five million; no filter is larger than 4 MiB, so
+    a set of three million gets 11 bits per member, with 0.5 % false positives.
 
     Attributes:
       words: uint64 [m], the bits.
-      probes: bits that are set for a member.
-      members: how many distinct rows are in it.
+      probes: Number of bits that are set per member.
+      members: Number of distinct rows in the set.
     """
 
     def __init__(self, packed: np.ndarray):
@@ -120,19 +120,19 @@ class Filter:
         np.bitwise_or.at(self.words, word.ravel(), bit.ravel())
 
     def has(self, packed: np.ndarray) -> np.ndarray:
-        """bool [n]: whether each row is a member, as far as the filter can tell."""
+        """Whether each row is a member, bool [n]; False is certain, True is not."""
         word, bit = self._places(hashed(packed))
         out: np.ndarray = ((self.words[word] & bit) != 0).all(axis=1) & (self.members > 0)
         return out
 
     @property
     def false_positive_rate(self) -> float:
-        """The share of strangers that are taken for members."""
+        """The expected share of non-members for which `has` is True."""
         bits = 64 * len(self.words)
         return float((1 - np.exp(-self.probes * self.members / bits)) ** self.probes)
 
     def check(self) -> None:
-        """Refuse stored values that cannot be a filter."""
+        """Raise ValueError if stored values cannot be a filter."""
         if self.words.dtype != np.uint64 or self.words.ndim != 1 or not len(self.words):
             raise ValueError("a filter needs 64-bit words")
         if not (1 <= self.probes <= 64 and self.members >= 0):

@@ -1,4 +1,4 @@
-"""Tables of measurements in Parquet: which files, what is in them, and reading them checked."""
+"""Tables of measurements in Parquet: find the files, examine them, and read and check their rows."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from ping_llm.measurements.schema import (
 )
 from ping_llm.paths import files_below, holds_measurements, literal, matching_files, sql_path
 
-#: Rows of a batch that is read at a time.
+#: Rows per batch when reading.
 BATCH_ROWS = 1 << 17
 
 
@@ -35,15 +35,15 @@ class ParquetInput:
 
     files: tuple[Path, ...]
     rows_of: tuple[int, ...]
-    columns: frozenset[str]  # that some file has; in the others they are unknown
-    fingerprint: str  # of names below their common folder, sizes and footers
+    columns: frozenset[str]  # columns that at least one file has; they are unknown in the others
+    fingerprint: str  # SHA-256 of the files' names, sizes, row counts and footers
 
     @property
     def rows(self) -> int:
         return sum(self.rows_of)
 
     def place(self, row: int, first: int = 0) -> str:
-        """Where a row of the whole input is, counted from row `first`, for messages."""
+        """The file and row of a row of the whole input, counted from row `first`, for messages."""
         row += first
         for path, rows in zip(self.files, self.rows_of, strict=True):
             if row < rows:
@@ -53,26 +53,26 @@ class ParquetInput:
 
     @property
     def with_kind(self) -> bool:
-        """Is there a column `kind`? Without one, all measurements are pings."""
+        """Whether there is a column `kind`; without it, all measurements are pings."""
         return "kind" in self.columns
 
     @property
     def version(self) -> int:
-        """The lowest version of the table that has its columns."""
+        """The lowest version of the table format that has these columns."""
         return table_version(self.columns)
 
     @property
     def scan(self) -> str:
-        """The table in SQL."""
+        """The table as a DuckDB SQL expression."""
         names = ", ".join(map(sql_path, self.files))
         return f"read_parquet([{names}], hive_partitioning = false, union_by_name = true)"
 
 
 def measurement_files(places: Sequence[str | Path]) -> list[Path]:
-    """The Parquet files that files, folders (searched in depth) and globs name: each once, sorted by path.
+    """The Parquet files given by files, folders (searched recursively) and globs: each once, sorted by path.
 
-    In folders, hidden names (.name, _name) are other programs' notes, and `rejects/` holds what ingest found
-    to be no measurement.
+    In folders, hidden names (.name, _name), which other programs write, and `rejects/`, which holds the
+    records rejected by ingest, are skipped.
     """
     found: set[str] = set()
     for place in map(str, places):
@@ -96,7 +96,7 @@ def open_input(places: Sequence[str | Path]) -> ParquetInput:
 
     Raises:
       UsageError: a place does not exist or has no Parquet files.
-      PingError: a file is not Parquet, or has not the columns of a measurement.
+      PingError: a file is not Parquet, or lacks columns of a measurement.
     """
     paths = measurement_files(places)
     digest = hashlib.sha256()
@@ -148,7 +148,7 @@ def _check_types(path: Path, schema: pa.Schema) -> None:
 
 
 def connect(memory_mb: int, threads: int, temporary: Path) -> duckdb.DuckDBPyConnection:
-    """DuckDB that spills below `temporary`, needs no network and keeps rows in their order."""
+    """Open a DuckDB connection that spills below `temporary`, needs no network and keeps row order."""
     temporary.mkdir(parents=True, exist_ok=True)
     connection = duckdb.connect(
         config={
@@ -160,7 +160,7 @@ def connect(memory_mb: int, threads: int, temporary: Path) -> duckdb.DuckDBPyCon
             "autoload_known_extensions": False,
         }
     )
-    # It would go to stdout, among the results.
+    # The progress bar would be written to stdout, among the results.
     connection.execute("SET enable_progress_bar = false")
     return connection
 
@@ -168,14 +168,17 @@ def connect(memory_mb: int, threads: int, temporary: Path) -> duckdb.DuckDBPyCon
 def read_columns(
     connection: duckdb.DuckDBPyConnection, data: ParquetInput, wanted: frozenset[str] | None = None
 ) -> Iterator[Columns]:
-    """All rows in order, checked against the rules of a measurement. Columns not wanted are zeros."""
+    """Read all rows in order, checked against the rules of a measurement.
+
+    Columns that are not wanted hold placeholders: 0 or an empty address, UNKNOWN if optional.
+    """
 
     def column(name: str, sql: str, otherwise: str) -> str:
         use = name in data.columns and (wanted is None or name in wanted)
         return f"{sql if use else otherwise} AS {name}"
 
     selected = [
-        # An infinite time becomes one that breaks the rule.
+        # An infinite time becomes -1, which breaks the rule.
         column(
             "event_time",
             "CASE WHEN event_time IS NULL THEN NULL "
@@ -186,7 +189,7 @@ def read_columns(
         column("dst_addr", "dst_addr", "'::'"),
         column("rtt", "rtt::DOUBLE", "0.0::DOUBLE"),
         *(
-            # Too large for an int64 is a broken rule, not unknown.
+            # A number too large for an int64 breaks a rule (-2); it is not unknown.
             column(
                 name,
                 f"CASE WHEN {name} IS NULL THEN {UNKNOWN} ELSE coalesce(TRY_CAST({name} AS BIGINT), -2) END",
@@ -194,7 +197,7 @@ def read_columns(
             )
             for name in OPTIONAL_COLUMNS
         ),
-        # Only where there is one: in a table without it, all are unknown anyway.
+        # Only if the column exists; without it, all throughputs are unknown anyway.
         *(
             [column(THROUGHPUT, f"{THROUGHPUT}::DOUBLE", "NULL::DOUBLE")]
             if THROUGHPUT in data.columns
@@ -219,11 +222,11 @@ def read_columns(
 def read_measurements(
     places: str | Path | Sequence[str | Path], every_column: bool = False, with_kind: bool = False
 ) -> Columns:
-    """Read Parquet files, or every one below folders, into memory, ordered by time.
+    """Read Parquet files, or all Parquet files below folders, into memory, sorted by time.
 
     Args:
-      every_column: whether to read the optional columns as well, with `kind` and `throughput_mbps`.
-      with_kind: whether to read `kind`.
+      every_column: Whether to read the optional columns as well, including `kind` and `throughput_mbps`.
+      with_kind: Whether to read `kind`.
     """
     optional = [*OPTIONAL_COLUMNS] if every_column else ["ip_version"]
     optional += ["kind"] if every_column or with_kind else []
@@ -268,6 +271,6 @@ def _row_of(path: Path, row: int) -> str:
 
 
 def write_measurements(columns: Columns, path: Path) -> None:
-    """Write a table of measurements; the file appears whole."""
+    """Write a table of measurements to a Parquet file, atomically."""
     with whole_file(path) as aside:
         pq.write_table(columns.to_arrow(), aside, compression="zstd")

@@ -1,7 +1,7 @@
-"""Where prefixes are: coordinates, country and AS, from tables and from databases in the MMDB format.
+"""Places of prefixes: coordinates, country and AS, from tables and from databases in the MMDB format.
 
-Maps and reports show them, names such as AS3333 are looked up in them, and a measurement or an answer is
-checked by them: no RTT can be shorter than light needs in fibre.
+Maps and reports show them, names such as AS3333 are looked up in them, and measurements and answers are
+checked with them: no RTT can be shorter than the travel time of light in fibre.
 """
 
 import math
@@ -18,7 +18,7 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.extras import need
 from ping_llm.measurements.addresses import Prefix, parse_prefix, unpack_one
 
-#: km per ms one way in fibre: two thirds of the speed of light.
+#: Speed of light in fibre in km per ms, one way: two thirds of that in vacuum.
 FIBRE_KM_PER_MS = 199.86
 EARTH_KM = 6371.0
 
@@ -27,12 +27,12 @@ Location = tuple[float, float]
 
 @dataclass(frozen=True)
 class Place:
-    """What is known of a prefix.
+    """Known facts about a prefix.
 
     Attributes:
-      location: latitude and longitude in degrees.
-      country: two letters, such as NL.
-      asn: number of the autonomous system.
+      location: Latitude and longitude in degrees.
+      country: Country code of two letters, such as NL.
+      asn: Number of the autonomous system.
     """
 
     location: Location | None = None
@@ -40,7 +40,7 @@ class Place:
     asn: int | None = None
 
     def __or__(self, other: "Place") -> "Place":
-        """This, completed by the other."""
+        """This place, with unknown facts filled in from the other."""
         own = ((getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
         return Place(*(first if first is not None else second for first, second in own))
 
@@ -53,12 +53,12 @@ NOWHERE = Place()
 
 
 class Places:
-    """Places of prefixes. Of each fact the longest prefix that covers an address counts.
+    """Places of prefixes. Each fact comes from the longest prefix that covers an address and has it.
 
     Args:
-      paths: one or several of: a table of `prefix` and any of `latitude`, `longitude`, `country` and `asn`
+      paths: One or several of: a table of `prefix` and any of `latitude`, `longitude`, `country` and `asn`
         (.csv, .parquet, .jsonl); the table of `fetch probes`; a database of cities, countries or autonomous
-        systems (.mmdb). Where two know a fact, the first counts.
+        systems (.mmdb). If several have a fact, the first one is used.
     """
 
     def __init__(self, paths: Path | Sequence[Path]):
@@ -68,22 +68,22 @@ class Places:
 
     @property
     def prefixes(self) -> list[Prefix]:
-        """Those of the tables with coordinates; a database does not list its own."""
+        """The prefixes with coordinates in the tables; databases are not listed."""
         return [prefix for prefix, place in self.listed() if place.location is not None]
 
     def listed(self) -> Iterable[tuple[Prefix, Place]]:
-        """Every prefix of the tables, with what it says."""
+        """Every prefix of the tables with its place."""
         for source in self._sources:
             if isinstance(source, _Table):
                 yield from source.places.items()
 
     def probe(self, number: int) -> list[Prefix]:
-        """The addresses of a probe of RIPE Atlas, by the table of `fetch probes`."""
+        """The addresses of a RIPE Atlas probe, from the table of `fetch probes`."""
         tables = [source for source in self._sources if isinstance(source, _Table)]
         return list(dict.fromkeys(one for table in tables for one in table.probes.get(number, ())))
 
     def place(self, address: Prefix) -> Place:
-        """All that is known of an address or prefix."""
+        """All known facts about an address or prefix."""
         key = address.packed + bytes([address.bits])
         found = self._found.get(key)
         if found is None:
@@ -105,7 +105,7 @@ class Places:
         return [found[place] for place in inverse.ravel().tolist()]
 
     def least_rtts(self, src: Prefix, addresses: Sequence[Prefix]) -> list[float | None]:
-        """The least possible RTT of each, ms; None where a place is not known."""
+        """The least possible RTT from `src` to each address, in ms; None where a location is unknown."""
         here = self.of(src)
         places = [self.of(address) for address in addresses]
         return [
@@ -113,7 +113,7 @@ class Places:
         ]
 
 
-#: Addresses whose place is kept.
+#: Largest number of addresses whose place is cached.
 _REMEMBERED = 1_000_000
 
 
@@ -185,7 +185,7 @@ class _Database:
     def place(self, address: Prefix) -> Place:
         try:
             record, bits = self._reader.get_with_prefix_len(unpack_one(address.packed))
-        except ValueError:  # an IPv6 address, and a database of IPv4
+        except ValueError:  # an IPv6 address looked up in a database of IPv4
             return NOWHERE
         if bits > address.bits or not isinstance(record, dict):
             return NOWHERE
@@ -193,7 +193,7 @@ class _Database:
 
 
 def _or_none(read: Any, record: dict[str, Any]) -> Any:
-    """A fact of a database; what it says wrongly is not known."""
+    """A fact from a database record; an invalid one is None."""
     try:
         return read(record)
     except (KeyError, TypeError, ValueError):
@@ -205,7 +205,7 @@ def _place_of(record: dict[str, Any]) -> Place:
 
 
 def _location(record: dict[str, Any]) -> Location | None:
-    """Coordinates of a row, or of a record of GeoLite2 or DB-IP."""
+    """Coordinates in a table row, or in a record of GeoLite2 or DB-IP."""
     where = record.get("location", record)
     if where.get("latitude") is None or where.get("longitude") is None:
         return None
@@ -216,7 +216,7 @@ def _location(record: dict[str, Any]) -> Location | None:
 
 
 def _country(record: dict[str, Any]) -> str | None:
-    """Country of a row, or of a record of GeoLite2, DB-IP or IPinfo."""
+    """Country in a table row, or in a record of GeoLite2, DB-IP or IPinfo."""
     country = record.get("country_code") or record.get("country")
     if isinstance(country, dict):
         country = country.get("iso_code")
@@ -238,7 +238,7 @@ def _asn(record: dict[str, Any]) -> int | None:
 
 
 def _read_table(path: Path) -> pa.Table:
-    """A table by its name: Parquet, CSV or JSON lines."""
+    """Read a table in the format of its suffix: Parquet, CSV or JSON lines."""
     from pyarrow import csv, json, parquet
 
     readers = {".parquet": parquet.read_table, ".csv": csv.read_csv}
@@ -254,7 +254,7 @@ def _read_table(path: Path) -> pa.Table:
 
 
 def distance_km(here: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Great-circle distances of places, float64 [n, 2] of degrees; NaN where one is."""
+    """Great-circle distances in km between locations, float64 [n, 2] in degrees; NaN if one is NaN."""
     (phi1, lambda1), (phi2, lambda2) = np.radians(here).T, np.radians(there).T
     half = np.sin((phi2 - phi1) / 2) ** 2
     half = half + np.cos(phi1) * np.cos(phi2) * np.sin((lambda2 - lambda1) / 2) ** 2
@@ -263,10 +263,10 @@ def distance_km(here: np.ndarray, there: np.ndarray) -> np.ndarray:
 
 
 def least_rtt_ms(here: Sequence[float], there: Sequence[float]) -> float:
-    """The least possible RTT, of light in a straight fibre. Places are (latitude, longitude)."""
+    """The least possible RTT in ms, of light in a straight fibre. Arguments are (latitude, longitude)."""
     return 2 * float(distance_km(np.array([here]), np.array([there]))[0]) / FIBRE_KM_PER_MS
 
 
 def locations(places: Sequence[Place]) -> np.ndarray:
-    """float64 [n, 2]: latitude and longitude, NaN where not known."""
+    """Latitude and longitude of each place, float64 [n, 2]; NaN where unknown."""
     return np.array([one.location or (math.nan, math.nan) for one in places], np.float64).reshape(-1, 2)

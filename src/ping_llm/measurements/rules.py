@@ -1,8 +1,8 @@
-"""The rules of a measurement, once: which rows of a block are measurements, and why the others are not.
+"""The rules of a measurement: which rows of a block are measurements, and why the others are not.
 
-Whatever reads measurements fills `Candidates` and calls `judge`. Three places repeat the rules, for speed or
-as an oracle: `rows/sortable` (one pass, compiled), `rows/verify` (on packed words) and `rows/reference`
-(plain Python). tests/measurements/test_measurements_rules.py holds all of them to `judge`.
+All readers of measurements fill `Candidates` and call `judge`. Three modules repeat the rules, for speed or
+as a reference: `rows/sortable` (one pass, compiled), `rows/verify` (on packed words) and `rows/reference`
+(plain Python). tests/measurements/test_measurements_rules.py tests that all of them agree with `judge`.
 """
 
 from dataclasses import dataclass, field
@@ -27,19 +27,19 @@ from ping_llm.measurements.schema import (
 
 REASONS = tuple(Reject)
 
-#: Verdicts: 0 is a measurement, k > 0 is REASONS[k - 1].
+#: Verdicts: 0 is a measurement, k > 0 is a rejection for REASONS[k - 1].
 ACCEPTED = 0
 VERDICT = {reason: code for code, reason in enumerate(REASONS, 1)}
 
-#: The rules in the order in which they are tried: a row counts under the first that it breaks. The reasons
-#: before MISSING_TIME are about text that could not be read at all; TOO_FAST needs to know places, which only
-#: `ingest` may be given.
+#: The rules in the order in which they are checked; the reason of a row is the first rule that it breaks. The
+#: reasons before MISSING_TIME are for text that cannot be parsed at all; TOO_FAST needs a table of places,
+#: which only `ingest` may have.
 RULES = REASONS[REASONS.index(Reject.MISSING_TIME) : REASONS.index(Reject.TOO_FAST)]
 
-#: How a value reads: as what it should be, as absent, or as something else.
+#: State of a value: of the expected form, absent, or something else.
 GIVEN, MISSING, BAD = np.uint8(0), np.uint8(1), np.uint8(2)
 
-#: Unknown ip_version, msm_id, size, packet_error_count, probe_id or throughput.
+#: Value of an unknown ip_version, msm_id, size, packet_error_count, probe_id or throughput.
 UNKNOWN = -1
 
 _NUMBERS = ("msm_id", "size", "packet_error_count", "probe_id")
@@ -47,16 +47,16 @@ _NUMBERS = ("msm_id", "size", "packet_error_count", "probe_id")
 
 @dataclass
 class Candidates:
-    """A block of rows to judge, column by column. The `*_state` arrays say GIVEN, MISSING or BAD."""
+    """A block of rows to judge, as columns. The `*_state` arrays hold GIVEN, MISSING or BAD."""
 
-    verdict: np.ndarray  # uint8; not ACCEPTED where the reader already knows
+    verdict: np.ndarray  # uint8; not ACCEPTED where the reader has already rejected the row
     time_us: np.ndarray  # int64
     time_state: np.ndarray
     src: np.ndarray  # uint8 [n, 16]
     src_state: np.ndarray
     dst: np.ndarray
     dst_state: np.ndarray
-    ip_version: np.ndarray  # int64: 4, 6, UNKNOWN, or anything (then wrong)
+    ip_version: np.ndarray  # int64: 4, 6 or UNKNOWN; anything else is wrong
     rtt: np.ndarray  # float64
     rtt_state: np.ndarray
     msm_id: np.ndarray  # int64
@@ -71,7 +71,7 @@ class Candidates:
 
 
 def judge(candidates: Candidates) -> np.ndarray:
-    """Fill in and return the verdicts. The first rule broken is the reason."""
+    """Fill in and return the verdicts. The reason is the first rule that a row breaks."""
     verdict = candidates.verdict
 
     def reject(mask: np.ndarray, reason: Reject) -> None:
@@ -106,7 +106,7 @@ def judge(candidates: Candidates) -> np.ndarray:
 
 
 def candidates_of(table: pa.Table | pa.RecordBatch) -> Candidates:
-    """The candidates of an Arrow table with the columns of a measurement.
+    """Convert an Arrow table with the columns of a measurement to candidates.
 
     event_time is a timestamp of any unit, or an integer of µs. Optional columns may be absent.
     """
@@ -147,7 +147,7 @@ _WRONG = {
 
 
 def complaint(table: pa.Table | pa.RecordBatch, row: int, verdict: int) -> str:
-    """What is wrong with a row, such as "rtt -2.0 is neither an RTT in ms nor -1"."""
+    """The error text for a rejected row, such as "rtt -2.0 is neither an RTT in ms nor -1"."""
     reason = REASONS[verdict - 1]
     if reason in _WRONG:
         name, wrong = _WRONG[reason]
@@ -165,7 +165,7 @@ def _shown(value: pa.Scalar) -> str:
 
 
 def kind_codes(names: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """uint8 [n] of the column `kind`: null is a ping, and a name that is no kind is len(KINDS)."""
+    """Convert the column `kind` to codes, uint8 [n]: null is a ping, an invalid name is len(KINDS)."""
     if pa.types.is_null(names.type):
         return np.full(len(names), PING, np.uint8)
     texts = pc.fill_null(names.cast(pa.string()), KINDS[PING])
@@ -179,7 +179,7 @@ def _array(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _addresses(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    # A block has far fewer addresses than rows: each is parsed once.
+    # A block has far fewer distinct addresses than rows, so each is parsed once.
     if not pa.types.is_dictionary(texts.type):
         texts = texts.dictionary_encode()
     packed, valid = addresses.pack(texts)
@@ -196,13 +196,13 @@ def _times(times: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     if unit == "ns":
         return values // 1_000, state
     scale = {"s": 1_000_000, "ms": 1_000, "us": 1}[unit]
-    # Of a time too far off to count in µs, any that breaks the rule will do.
+    # A time too large for µs in an int64 becomes a negative one, which breaks the rule as well.
     fits = np.abs(values) <= (2**63 - 1) // scale
     return np.where(fits, values, -1) * scale, state
 
 
 def _numbers(table: pa.Table | pa.RecordBatch, name: str, bad: np.ndarray) -> np.ndarray:
-    """int64 [n], UNKNOWN where null or absent; `bad` is set where an int64 cannot hold it."""
+    """An integer column, int64 [n], UNKNOWN where null or absent; sets `bad` where it exceeds int64."""
     if name not in table.schema.names or pa.types.is_null(table[name].type):
         return np.full(table.num_rows, UNKNOWN, np.int64)
     array = _array(table, name)
@@ -214,7 +214,7 @@ def _numbers(table: pa.Table | pa.RecordBatch, name: str, bad: np.ndarray) -> np
 
 
 def _throughputs(table: pa.Table | pa.RecordBatch) -> np.ndarray | None:
-    """float64 [n], UNKNOWN where null or not a number; None where there is no such column."""
+    """The throughput column, float64 [n], UNKNOWN where null or NaN; None if there is no such column."""
     if THROUGHPUT not in table.schema.names or pa.types.is_null(table[THROUGHPUT].type):
         return None
     numbers = np.asarray(pc.fill_null(_array(table, THROUGHPUT).cast(pa.float64()), UNKNOWN))

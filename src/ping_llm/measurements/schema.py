@@ -1,7 +1,7 @@
-"""What a measurement is: its Arrow schema, the bounds of its values, and the reasons of rejects.
+"""The definition of a measurement: Arrow schema, limits of its values, and reasons for rejection.
 
-`rules.py` has the rules. Every room may rely on them: a measurement in the table has two addresses of one IP
-version, a time that tokens can carry and an RTT that every encoding accepts.
+`rules.py` has the rules. All other modules may rely on them: a measurement in the table has two addresses of one IP version, a
+time that tokens can represent and an RTT that every encoding accepts.
 """
 
 from collections.abc import Collection
@@ -16,10 +16,10 @@ import pyarrow as pa
 #: RTT of a measurement that got no reply.
 NO_REPLY = -1.0
 
-#: One hour. The largest RTT seen in 35 billion Atlas results is 302,282 ms.
+#: Largest RTT: one hour. The largest RTT seen in 35 billion Atlas results is 302,282 ms.
 MAX_RTT_MS = 3_600_000.0
 
-#: Times are whole seconds in tokens: from 1970 up to, not including, 2100.
+#: Range of times: from 1970 up to, not including, 2100. Tokens represent whole seconds of it.
 MIN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 END_TIME = datetime(2100, 1, 1, tzinfo=UTC)
 MIN_TIME_US = 0
@@ -27,13 +27,14 @@ END_TIME_US = int(END_TIME.timestamp()) * 1_000_000
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 
-#: An IP packet cannot be larger, and the SIZE token has two bytes.
+#: Largest packet size: an IP packet cannot be larger, and the SIZE token has two bytes.
 MAX_SIZE = 65_535
 
-#: Packets of one result. Atlas sends 3 to 16; the ERRORS token saturates at 255.
+#: Largest number of packet errors per result. Atlas sends 3 to 16 packets; the ERRORS token saturates at 255.
 MAX_PACKET_ERRORS = 2**31 - 1
 
-#: 100 Tbit/s, more than any path carries: bit/s in the place of Mbit/s are noticed at the first fast link.
+#: Largest throughput: 100 Tbit/s, more than any path carries. Values in bit/s instead of Mbit/s exceed it at
+#: the first fast link.
 MAX_THROUGHPUT_MBPS = 100_000_000.0
 
 MEASUREMENTS = pa.schema(
@@ -51,20 +52,21 @@ MEASUREMENTS = pa.schema(
     metadata={"ping_llm.measurements": "1"},
 )
 
-#: What a measurement was made by, in the order of its codes: a ping, or a traceroute, to a router on the way
-#: (`hop`) or to its destination (`last`). Routers answer late on purpose: a hop's RTT is not a ping's.
+#: Kinds of measurement, in the order of their codes: a ping, or a traceroute result, from a router on the
+#: path (`hop`) or from the destination (`last`). Routers delay their replies on purpose, so the RTT of a hop
+#: is not comparable to that of a ping.
 KINDS = ("ping", "hop", "last")
 PING, HOP, LAST = range(3)
 
-#: Version 2 of the table. It is written where some measurement is not a ping; without `kind`, all are pings.
+#: Version 2 of the table, written if some measurement is not a ping; without `kind`, all are pings.
 MEASUREMENTS_WITH_KIND = MEASUREMENTS.append(pa.field("kind", pa.string(), nullable=False)).with_metadata(
     {"ping_llm.measurements": "2"}
 )
 
-#: Mbit/s that were measured together with the RTT.
+#: Name of the column of the throughput, in Mbit/s, measured together with the RTT.
 THROUGHPUT = "throughput_mbps"
 
-#: Version 3, where some measurement has a throughput.
+#: Version 3 of the table, written if some measurement has a throughput.
 MEASUREMENTS_WITH_THROUGHPUT = MEASUREMENTS_WITH_KIND.append(
     pa.field(THROUGHPUT, pa.float64())
 ).with_metadata({"ping_llm.measurements": "3"})
@@ -84,24 +86,24 @@ def is_rtt(rtt: Any) -> Any:
 
 
 class NotUsed(StrEnum):
-    """Every reason for which a traceroute's hop is good and yet no measurement, in order of precedence."""
+    """Reasons why a valid hop of a traceroute is not used as a measurement, in order of precedence."""
 
-    NOT_LAST = "not_last"  # only destinations are wanted, and this is none
-    PRIVATE = "private"  # the address that answered is not public
-    ERR = "err"  # the answer is an ICMP error: unreachable, prohibited
-    EDST = "edst"  # the answer is about a packet to another destination
-    NO_ADDRESS = "no_address"  # an answer does not say who sent it
-    LATE = "late"  # only answers to packets of earlier hops
-    DUP = "dup"  # only second answers
-    ERROR = "error"  # nothing was sent
-    SILENT = "silent"  # nothing came back
+    NOT_LAST = "not_last"  # only destinations are wanted, and the hop is not the destination
+    PRIVATE = "private"  # the replying address is not public
+    ERR = "err"  # the reply is an ICMP error: unreachable, prohibited
+    EDST = "edst"  # the reply is about a packet to another destination
+    NO_ADDRESS = "no_address"  # a reply does not state its sender
+    LATE = "late"  # only replies to packets of earlier hops
+    DUP = "dup"  # only duplicate replies
+    ERROR = "error"  # no packet was sent
+    SILENT = "silent"  # no reply
 
 
 class Reject(StrEnum):
-    """Every reason for which an input record is not a measurement. Closed: a new one is added here first."""
+    """Reasons why an input record is not a measurement. The list is complete; new reasons are added here."""
 
     UNPARSABLE = "unparsable"  # not JSON, not a row of the table
-    TRUNCATED = "truncated"  # the input ends in the middle of it
+    TRUNCATED = "truncated"  # the input ends in the middle of the record
     TOO_LARGE = "too_large"  # a record longer than the parser's bound
     TOO_DEEP = "too_deep"  # JSON nested beyond the parser's bound
     NOT_AN_OBJECT = "not_an_object"  # JSON, but not an object
@@ -109,31 +111,31 @@ class Reject(StrEnum):
     BAD_TIME = "bad_time"  # not a number, not finite, or outside 1970–2100
     MISSING_SOURCE = "missing_source"
     BAD_SOURCE = "bad_source"  # not an IP address
-    MISSING_DESTINATION = "missing_destination"  # unresolved name (dnserr) included
+    MISSING_DESTINATION = "missing_destination"  # including an unresolved name (dnserr)
     BAD_DESTINATION = "bad_destination"
     MIXED_VERSIONS = "mixed_versions"  # source and destination of different IP versions
     WRONG_VERSION = "wrong_version"  # ip_version contradicts the addresses
     MISSING_RTT = "missing_rtt"  # neither a reply nor a loss: no packet was sent
     BAD_RTT = "bad_rtt"  # NaN, infinite, negative other than -1, or over an hour
-    BAD_FIELD = "bad_field"  # an optional column of a wrong type or range
-    TOO_FAST = "too_fast"  # sooner than light allows between the places of its ends
+    BAD_FIELD = "bad_field"  # an optional column has a wrong type or is out of range
+    TOO_FAST = "too_fast"  # the RTT is shorter than light in fibre needs between the places of the ends
 
 
 def table_version(columns: Collection[str]) -> int:
-    """The lowest version of the table that has these columns."""
+    """The lowest version of the table format that has these columns."""
     if THROUGHPUT in columns:
         return 3
     return 2 if "kind" in columns else 1
 
 
 def kind_names(codes: np.ndarray) -> pa.StringArray:
-    """The column `kind` of codes, uint8 [n]."""
+    """Convert codes of kinds, uint8 [n], to the column `kind`."""
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(KINDS)).cast(pa.string())
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One ping: the public, one-at-a-time face of a row of the table."""
+    """One ping: a row of the table as an object, for the public API."""
 
     event_time: datetime
     src_addr: str

@@ -1,15 +1,16 @@
-"""Pseudonyms of addresses that keep prefixes: the same key gives the same map, another key another one.
+"""Prefix-preserving pseudonyms of addresses, determined by a key.
 
-Byte by byte, each is sent through a permutation of the 256 bytes that depends on the key and on the bytes
-before it. So two addresses share exactly as many leading bytes after as before, and the map is one to one.
-It hides addresses from a model, which sees another key in each context; it is not encryption.
+Each byte is mapped by a permutation of the 256 bytes that depends on the key and on the preceding bytes. So
+two pseudonyms share exactly as many leading bytes as their addresses, and the map is one to one. It hides
+addresses from a model, which sees a different key in each context; it is not encryption.
 
-An IPv4 address stays one, an IPv6 address stays one. `scramble_one` is the oracle of the kernels.
+An IPv4 address stays IPv4, an IPv6 address stays IPv6. `scramble_one` is the reference for the kernels.
 
-The sixteen bytes of an IPv6 address would fill a context three times as fast as an IPv4 one's, and most of
-them tell nothing. `short` pseudonyms have four: one each for the /32, the /48, the /64 and the whole address.
-They keep common prefixes of these lengths. Two different addresses get the same one with a chance of 2^-32
-or, in the same /64, of 2^-8; networks that differ may share a first byte by chance, as in IPv4.
+The 16 bytes of an IPv6 address would fill a context three times as fast as those of an IPv4 address, and most
+of them carry no information. `short` pseudonyms have four bytes: one each for the /32, the /48, the /64 and
+the whole address. They preserve common prefixes of these lengths. Two different addresses get the same short
+pseudonym with a probability of 2^-32 or, in the same /64, of 2^-8; different networks may share a first byte
+by chance, as in IPv4.
 """
 
 import numpy as np
@@ -25,7 +26,10 @@ _ONE = np.uint64(1)
 
 @kernel
 def _permuted_byte(byte: np.uint64, bits: np.uint64) -> np.uint64:
-    """Two multiplications by odd numbers and two shifts, each one to one; the sum makes it uniform."""
+    """Permute a byte: two multiplications by odd numbers and two shifts, each one to one.
+
+    The addition makes the result uniform.
+    """
     value = ((byte ^ bits) & _BYTE) * (((bits >> np.uint64(8)) & _BYTE) | _ONE) & _BYTE
     value ^= value >> np.uint64(4)
     value = (value * (((bits >> np.uint64(16)) & _BYTE) | _ONE) + ((bits >> np.uint64(24)) & _BYTE)) & _BYTE
@@ -35,7 +39,7 @@ def _permuted_byte(byte: np.uint64, bits: np.uint64) -> np.uint64:
 
 @kernel
 def scramble_into(out: np.ndarray, packed: np.ndarray, key: np.uint64) -> None:
-    """The pseudonym of one packed address under a key (uint64), written to `out`, uint8 [16]."""
+    """Write the pseudonym of one packed address under a key (uint64) to `out`, uint8 [16]."""
     first = 12 if is_ipv4_bytes(packed) else 0
     bits = finalize_one(key + GOLDEN * np.uint64(first + 1))
     for index in range(first):
@@ -46,14 +50,14 @@ def scramble_into(out: np.ndarray, packed: np.ndarray, key: np.uint64) -> None:
         bits = finalize_one(bits + GOLDEN * (byte + _ONE))
 
 
-#: Where the bytes end that each byte of a short IPv6 pseudonym stands for.
+#: Number of leading address bytes that each byte of a short IPv6 pseudonym stands for.
 SHORT_ENDS = (4, 6, 8, 16)
 SHORT = len(SHORT_ENDS)
 
 
 @kernel
 def short_into(out: np.ndarray, packed: np.ndarray, key: np.uint64) -> None:
-    """The short pseudonym of a packed IPv6 address; the bytes of `out` after it are 0."""
+    """Write the short pseudonym of a packed IPv6 address to `out`; the bytes after it are 0."""
     bits = finalize_one(key + GOLDEN)
     level = 0
     for index in range(16):
@@ -77,7 +81,7 @@ def _short_all(out: np.ndarray, packed: np.ndarray, key: np.uint64) -> None:
 
 
 def scramble(packed: np.ndarray, keys: np.ndarray | int) -> np.ndarray:
-    """The pseudonyms of packed addresses, uint8 [n, 16], under one key or a key for each."""
+    """The pseudonyms of packed addresses, uint8 [n, 16], under one key or one key per address."""
     packed = np.ascontiguousarray(packed, np.uint8)
     out = np.empty_like(packed)
     _scramble_all(out, packed, np.broadcast_to(np.asarray(keys, np.uint64), len(packed)))
@@ -85,7 +89,10 @@ def scramble(packed: np.ndarray, keys: np.ndarray | int) -> np.ndarray:
 
 
 def pseudonyms(packed: np.ndarray, key: int) -> tuple[np.ndarray, int]:
-    """As a context states addresses of one IP version under a key, and how many bytes of each; 0: all."""
+    """The pseudonyms that a context shows for addresses of one IP version, and the number of bytes of each.
+
+    The number is 0 if all bytes are shown (IPv4), else SHORT.
+    """
     packed = np.ascontiguousarray(packed, np.uint8)
     if not len(packed) or is_ipv4(packed[:1])[0]:
         return scramble(packed, key), 0
@@ -95,9 +102,10 @@ def pseudonyms(packed: np.ndarray, key: int) -> tuple[np.ndarray, int]:
 
 
 def pseudonym(prefix: Prefix, key: int) -> Prefix:
-    """The pseudonym of an address, or of a prefix that ends at a byte.
+    """The pseudonym of an address, or of a prefix that ends at a byte boundary.
 
-    One of IPv6 ends where a short pseudonym has a byte for it: /32, /48, /64 or the whole.
+    For an IPv6 prefix it has the bytes of the short pseudonym that the prefix covers (/32, /48, /64, the
+    whole address), at least one.
     """
     packed = np.frombuffer(prefix.packed, np.uint8)[None]
     whole, known = pseudonyms(packed, key)
@@ -120,7 +128,7 @@ def short_one(packed: bytes, key: int) -> bytes:
 
 
 def scramble_one(packed: bytes, key: int) -> bytes:
-    """`scramble` of one address, in plain Python."""
+    """`scramble` for one address, in plain Python."""
     first = 12 if is_ipv4_one(packed) else 0
     bits = finalize_int((key + GOLDEN_INT * (first + 1)) & MASK)
     out = bytearray(packed[:first])

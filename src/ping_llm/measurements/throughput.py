@@ -1,19 +1,19 @@
-"""The throughput of a measurement as a code of 12 bits: what tokens state and what probe rows keep.
+"""The throughput of a measurement as a code of 12 bits, used in tokens and in probe rows.
 
-A float of 5 exponent and 7 mantissa bits of whole kbit/s, as `compact` is one of microseconds: exact below
-256 kbit/s, with a relative error of at most 1/256 above. `plain_code` and `mbps_of` are the specification in
-Python; the kernels of `throughput_kernels` are held to them.
+The code is a float with 5 exponent and 7 mantissa bits, in whole kbit/s, like `compact` for microseconds: it
+is exact below 256 kbit/s and has a relative error of at most 1/256 above. `plain_code` and `mbps_of` are the
+specification in Python; the kernels of `throughput_kernels` are tested against them.
 """
 
 import math
 
 import numpy as np
 
-#: 1 + the code has 12 bits in a probe row, so the largest code is one less than those bits could hold.
+#: Largest code. A probe row stores 1 + the code in 12 bits, so it is one less than 12 bits could hold.
 LARGEST_CODE = 4094
-LARGEST_KBITS = 254 << 30  # of LARGEST_CODE: 273 Tbit/s
+LARGEST_KBITS = 254 << 30  # kbit/s of LARGEST_CODE: 273 Tbit/s
 
-#: Unknown, in the place of a throughput or of a code.
+#: Value of an unknown throughput or code.
 UNKNOWN_THROUGHPUT = -1
 
 
@@ -32,7 +32,7 @@ def plain_code(mbps: float) -> int:
 
 
 def mbps_of(code: int) -> float:
-    """Mbit/s of a code. `plain_code(mbps_of(code)) == code`."""
+    """The throughput of a code, in Mbit/s. `plain_code(mbps_of(code)) == code`."""
     if not 0 <= code <= LARGEST_CODE:
         raise ValueError(f"{code} is not a code of a throughput: they are 0 to {LARGEST_CODE}")
     kbits = code if code < 128 else (128 + code % 128) << ((code >> 7) - 1)
@@ -43,6 +43,6 @@ _MBPS = np.array([UNKNOWN_THROUGHPUT, *map(mbps_of, range(LARGEST_CODE + 1))], n
 
 
 def stored_mbps(stored: np.ndarray) -> np.ndarray:
-    """The inverse: Mbit/s, -1.0 where unknown."""
+    """The inverse of `throughput_kernels.stored_codes`: Mbit/s, -1.0 where unknown."""
     out: np.ndarray = _MBPS[stored]
     return out

@@ -1,4 +1,4 @@
-"""Codes of throughputs, compiled: what `throughput.plain_code` does, many at a time."""
+"""Codes of throughputs, compiled: `throughput.plain_code` for arrays."""
 
 import math
 
@@ -10,7 +10,7 @@ from ping_llm.measurements.throughput import LARGEST_KBITS
 
 @kernel
 def throughput_code(mbps: float) -> np.int64:
-    """The code of a throughput; -1 of one that is unknown (negative)."""
+    """The code of a throughput in Mbit/s; -1 if it is unknown (negative)."""
     if mbps < 0.0:
         return np.int64(-1)
     kbits = np.int64(np.rint(min(mbps * 1000.0, float(LARGEST_KBITS))))
@@ -22,7 +22,7 @@ def throughput_code(mbps: float) -> np.int64:
     twice = 2 * (kbits - quotient * step)
     if twice > step or (twice == step and quotient & 1):
         quotient += 1
-    # A significand of 256 carries into the exponent, where it means the same.
+    # A significand of 256 carries into the exponent, which gives the same value.
     return (exponent << 7) + quotient - 128
 
 
@@ -33,7 +33,7 @@ def _stored_into(mbps: np.ndarray, out: np.ndarray) -> None:
 
 
 def stored_codes(mbps: np.ndarray) -> np.ndarray:
-    """uint16 [n] of Mbit/s (negative: unknown), as probe rows keep them: 0, or 1 + the code."""
+    """Convert Mbit/s (negative: unknown) to the form stored in probe rows, uint16 [n]: 0, or 1 + the code."""
     out = np.empty(len(mbps), np.uint16)
     _stored_into(np.ascontiguousarray(mbps, np.float64), out)
     return out

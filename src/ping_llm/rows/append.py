@@ -1,9 +1,9 @@
-"""`rows build --append`: rows of more input in the place of rows of a part of it.
+"""`rows build --append`: replace the rows of a part of the input by the rows of all of it.
 
-Rows are placed by a hash of their source, so new measurements change nearly every shard, and the number of
-shards depends on the size of the input: everything is built anew, aside, while the old rows stay as they
-are. Then the new ones take their place. A journal makes that final: whoever finds it goes on, so an
-interrupted run leaves the old rows or becomes the new ones.
+Rows are placed by a hash of their source, so new measurements change nearly all shards, and the number of
+shards depends on the size of the input. So everything is built again in a separate folder, while the old rows
+stay unchanged, and then the new rows replace them. A journal commits the replacement: any run that finds it
+continues. So an interrupted run leaves either the old rows or the new ones.
 """
 
 import json
@@ -26,16 +26,16 @@ APPEND_FOLDER, _ROWS, _JOURNAL = ".append", "rows", "ready.json"
 
 
 def append(inputs: Sequence[str | Path], out: Path, options: RowOptions, run: RunOptions) -> dict[str, Any]:
-    """Build the rows of all of the input in the place of those of a part of it.
+    """Replace the rows of a part of the input by the rows of all of it.
 
     Args:
-      inputs: what the rows were built from, and more: such as a table that `ingest --append` extended.
+      inputs: The previous input with new measurements, such as a table extended by `ingest --append`.
 
     Returns:
-      the manifest; of the first split, if there are several.
+      The manifest; that of the first split, if there are several.
 
     Raises:
-      UsageError: the rows have other options, or measurements that the input has not.
+      UsageError: the rows have other options, or measurements that are not in the input.
     """
     complete(out)
     old = finished_manifest(out, options)
@@ -65,7 +65,7 @@ def append(inputs: Sequence[str | Path], out: Path, options: RowOptions, run: Ru
 
 
 def complete(out: Path) -> None:
-    """Go on with a run that had got as far as its journal."""
+    """Finish a run that has written its journal."""
     if (out / APPEND_FOLDER / _JOURNAL).exists():
         with only_writer(out, "rows build"):
             _move(out)
@@ -76,7 +76,7 @@ def _indices(place: Path, folders: Sequence[str]) -> list[RowIndex]:
 
 
 def _holds(new: Sequence[RowIndex], old: Sequence[RowIndex]) -> bool:
-    """Has every source at least the measurements, and the span of time, that it had?"""
+    """Whether every source has at least as many measurements as before, and at least the same time range."""
     totals = []
     for indices in (old, new):
         src, measured, begins, ends = (
@@ -106,7 +106,7 @@ def _put(path: Path, place: Path) -> None:
 
 
 def _move(out: Path) -> None:
-    """New files to their places, the manifests last; then the old files that are left over go."""
+    """Move the new files to their places, each manifest last; then remove leftover old files."""
     work = out / APPEND_FOLDER
     folders = json.loads((work / _JOURNAL).read_text())["folders"]
     for name in folders:

@@ -1,4 +1,4 @@
-"""Many probe rows at once, as NumPy columns."""
+"""Blocks of many probe rows, as NumPy columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -8,17 +8,17 @@ import numpy as np
 
 from ping_llm.measurements.schema import KINDS, PING
 
-#: A record holds size + (kind << KIND_BITS) in the place of the size: the same bytes for pings. Sizes, and -1
-#: for an unknown one, take 17 bits after 1 is added. Above the two bits of the kind there is the throughput:
-#: 0, or 1 + its code (`measurements.throughput`).
+#: Bit positions of kind and throughput. A record holds size + (kind << KIND_BITS) in place of the size, which
+#: gives the same bytes for pings. A size, or -1 if unknown, takes 17 bits after 1 is added. Above the two
+#: bits of the kind is the throughput: 0, or 1 + its code (`measurements.throughput`).
 KIND_BITS, THROUGHPUT_BITS = 17, 19
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """R rows with N measurements in all; row r owns [offsets[r], offsets[r + 1]) of every column.
+    """R rows with N measurements in total; row r has [offsets[r], offsets[r + 1]) of every column.
 
-    Unknown msm_id, probe_id, size and packet_error_count are -1; rtt is -1.0 where nothing came back.
+    Unknown msm_id, probe_id, size and packet_error_count are -1; rtt is -1.0 where there was no reply.
     """
 
     src: np.ndarray  # uint8 [R, 16]
@@ -30,7 +30,7 @@ class RowBlock:
     probe_id: np.ndarray  # int64 [N]
     size: np.ndarray  # int32 [N]
     packet_error_count: np.ndarray  # int32 [N]
-    kind: np.ndarray  # uint8 [N], the place in schema.KINDS
+    kind: np.ndarray  # uint8 [N], index in schema.KINDS
     throughput: np.ndarray  # uint16 [N], 0 (unknown) or 1 + its code
 
     def __len__(self) -> int:
@@ -41,14 +41,14 @@ class RowBlock:
         return len(self.time)
 
     def equals(self, other: "RowBlock") -> bool:
-        """Bit for bit (NaN equals NaN)."""
+        """Whether both blocks are equal bit for bit (NaN equals NaN)."""
         return all(
             getattr(self, field.name).tobytes() == getattr(other, field.name).tobytes()
             for field in fields(self)
         )
 
     def rows(self, first: int, last: int) -> "RowBlock":
-        """Rows [first, last), sharing memory where it can."""
+        """Rows [first, last), sharing memory where possible."""
         begin, end = self.offsets[first], self.offsets[last]
         return RowBlock(
             self.src[first:last],
@@ -58,7 +58,7 @@ class RowBlock:
 
     @classmethod
     def empty(cls, rows: int, measurements: int) -> Self:
-        """Columns of the right types and sizes, not filled."""
+        """Unfilled columns of the right types and sizes."""
         return cls(
             np.empty((rows, 16), np.uint8),
             np.zeros(rows + 1, np.int64),
@@ -70,7 +70,7 @@ class RowBlock:
             np.empty(measurements, np.int32),
             np.empty(measurements, np.int32),
             np.full(measurements, PING, np.uint8),
-            np.zeros(measurements, np.uint16),  # the system's zeros: free until they are read
+            np.zeros(measurements, np.uint16),  # zero pages of the system cost nothing until they are read
         )
 
     @classmethod
@@ -116,30 +116,30 @@ class RowBlock:
         )
 
     def size_and_kind(self) -> np.ndarray:
-        """int32 [N], with the throughputs, as records hold them."""
+        """Sizes combined with kinds and throughputs, as in records; int32 [N]."""
         kind, throughput = self.kind.astype(np.int32), self.throughput.astype(np.int32)
         return self.size + (kind << KIND_BITS) + (throughput << THROUGHPUT_BITS)
 
     def part_kinds(self, with_throughput: bool) -> None:
-        """Take sizes, kinds and throughputs apart, where `size` was filled with what records hold.
+        """Split the combined values of records in `size` into sizes, kinds and throughputs.
 
         Args:
-          with_throughput: whether the records are of the version that has throughputs.
+          with_throughput: Whether the records are of the version that has throughputs.
         """
         if with_throughput:
             self.throughput[:] = np.maximum(self.size + 1, 0) >> THROUGHPUT_BITS
             self.size[:] -= self.throughput.astype(np.int32) << THROUGHPUT_BITS
         kind = (self.size + 1) >> KIND_BITS
-        # What is no kind is left in the size, which then breaks the rules.
+        # An invalid kind stays in the size, which then breaks the rules.
         self.kind[:] = np.where((kind > PING) & (kind < len(KINDS)), kind, PING)
         self.size[:] -= self.kind.astype(np.int32) << KIND_BITS
 
     def has_other_kinds(self) -> np.ndarray:
-        """bool [R]: some measurement is not a ping."""
+        """Whether some measurement of each row is not a ping, bool [R]."""
         return self._has(self.kind != PING)
 
     def has_throughput(self) -> np.ndarray:
-        """bool [R]: the throughput of some measurement is known."""
+        """Whether some measurement of each row has a throughput, bool [R]."""
         return self._has(self.throughput > 0)
 
     def _has(self, chosen: np.ndarray) -> np.ndarray:
@@ -148,7 +148,7 @@ class RowBlock:
         return out
 
     def taken(self, chosen: np.ndarray) -> "RowBlock":
-        """The chosen measurements, bool [N]; every row is left, some perhaps empty."""
+        """A block of the chosen measurements, bool [N]; it has all rows, some of which may be empty."""
         before = np.concatenate([[0], np.cumsum(chosen)])
         return RowBlock(
             self.src,

@@ -1,8 +1,8 @@
-"""Measurements → probe rows: one command, three engines, the same bytes.
+"""Conversion of measurements to probe rows, with three engines that write the same bytes.
 
-The default engine reads the input through DuckDB and does the rest in compiled kernels. It never holds more
-than a slice or a part per worker, so its memory is bounded at any size of the input, and a killed run goes on
-where it was.
+The default engine reads the input through DuckDB and does the rest in compiled kernels. It holds at most one
+slice or part per worker, so its memory is bounded for any size of the input, and a killed run can be
+continued.
 """
 
 import json
@@ -57,7 +57,7 @@ __all__ = ["RowOptions", "RunOptions", "build", "run_step"]
 
 STEPS = ("plan", "scan", "encode", "finish")
 
-#: Spills stay in memory if they take at most this part of the limit: writing and reading them costs a fifth.
+#: Largest share of the memory limit for which spills stay in memory; files cost a fifth of the time.
 HELD_FRACTION = 0.25
 
 
@@ -67,13 +67,13 @@ def build(
     options: RowOptions | None = None,
     run: RunOptions | None = None,
 ) -> dict[str, Any]:
-    """Group measurements into probe rows below `out`, or go on with a build that was interrupted.
+    """Group measurements into probe rows below `out`, or continue an interrupted build.
 
     Args:
       inputs: Parquet files, folders or globs.
 
     Returns:
-      the manifest; of the first split, if there are several.
+      The manifest; that of the first split, if there are several.
     """
     options, run, out = options or RowOptions(), run or RunOptions(), Path(out)
     if (out / ".append").exists():
@@ -115,7 +115,7 @@ def run_step(
     task: int = 0,
     tasks: int = 1,
 ) -> dict[str, Any] | None:
-    """One task's share of a step, for clusters: `plan`, then all `scan`, then all `encode`, then `finish`."""
+    """Run one task's share of a step on a cluster: `plan`, all `scan`, all `encode`, then `finish`."""
     if step not in STEPS or not 0 <= task < tasks:
         raise UsageError(f"step {step!r}, task {task} of {tasks}: steps are {', '.join(STEPS)}, tasks from 0")
     options, run, out = options or RowOptions(), run or RunOptions(), Path(out)
@@ -148,7 +148,7 @@ def _scan_and_encode(plan: Plan, run: RunOptions) -> None:
 
 
 def _scan(plan: Plan, run: RunOptions, numbers: Sequence[int], in_memory: bool = False) -> list[Spill]:
-    # DuckDB streams: a fraction of the limit is plenty for it, the slices take the rest.
+    # DuckDB streams, so a fraction of the limit is enough for it; the slices take the rest.
     scanner = Scanner(run.memory_bytes // 4)
     spills: dict[int, list[Spill]] = {}
 
@@ -165,7 +165,7 @@ def _encode(plan: Plan, run: RunOptions, parts: Sequence[int], spills: Sequence[
     sizes = {part: part_measurements(plan, part, spills) for part in parts}
     held = sum(spill.place.nbytes for spill in spills if isinstance(spill.place, np.ndarray))
     share = (run.memory_bytes - held) // run.threads
-    # Large parts first, so that no worker starts on one when the others have finished.
+    # Large parts first, so that no worker starts a large part when the others have finished.
     ordered = sorted(parts, key=lambda part: -sizes[part])
     with Progress("encode", sum(sizes.values()), "measurements") as progress:
         _together(run.threads, ordered, lambda part: encode_part(plan, part, spills, share), progress)
@@ -186,7 +186,7 @@ def _together(workers: int, numbers: Iterable[int], work: Callable[[int], int], 
 
 
 def _remove_leftovers(plan: Plan) -> None:
-    """Unfinished files of a killed run."""
+    """Remove unfinished files of a killed run."""
     folders = {plan.work, plan.spill_folder, *(plan.out / split.name for split in plan.splits)}
     for folder in folders:
         for leftover in folder.glob(".*.part"):
@@ -197,7 +197,7 @@ _TOTALS_FILE = "totals.json"
 
 
 def scan_slice(plan: Plan, number: int, scanner: Scanner, in_memory: bool = False) -> list[Spill]:
-    """Make the spill of a slice, or open its file if that is there. In memory, each batch has its own."""
+    """Make the spill of a slice, or open its file if that exists. In memory, each batch has its own spill."""
     path = plan.spill_path(number)
     if path.exists():
         return [open_spill(path)]
@@ -235,7 +235,7 @@ def part_measurements(plan: Plan, part: int, spills: Sequence[Spill]) -> int:
 
 
 def is_encoded(plan: Plan, part: int) -> bool:
-    """Whether a part's shard is whole: its marker is written after it."""
+    """Whether the shard of a part is complete; its marker is written after it."""
     try:
         marker = json.loads(plan.marker_path(part).read_bytes())
         return plan.shard_path(part).stat().st_size == marker["bytes"] and plan.index_path(part).exists()
@@ -244,7 +244,7 @@ def is_encoded(plan: Plan, part: int) -> bool:
 
 
 def encode_part(plan: Plan, part: int, spills: Sequence[Spill], memory_bytes: int) -> int:
-    """Make the shard of a part, unless it is there. Returns its number of measurements."""
+    """Make the shard of a part unless it exists. Returns its number of measurements."""
     count = part_measurements(plan, part, spills)
     if is_encoded(plan, part):
         return count
@@ -255,21 +255,21 @@ def encode_part(plan: Plan, part: int, spills: Sequence[Spill], memory_bytes: in
             blocks = reader.read(bucket, limit)
             for words, order in sorted_blocks(blocks, by_probe, plan.spill_folder, memory_bytes):
                 shard.add(words, order)
-            shard.end_row()  # a row has one hash, so it lies in one bucket
+            shard.end_row()  # a row has one hash, so it is in one bucket
         info, index = shard.finish()
     mark_encoded(plan, part, info, index)
     return count
 
 
 def mark_encoded(plan: Plan, part: int, info: ShardInfo, index: RowIndex) -> None:
-    """Leave the index and the marker of a part whose shard is published."""
+    """Write the index and the marker of a part whose shard is published."""
     with writing(plan.index_path(part)):
         write_index(plan.index_path(part), [index])
         write_json(plan.marker_path(part), info.as_dict())
 
 
 def write_totals(plan: Plan, rejected: np.ndarray, measurements: int, content: int) -> None:
-    """Keep what the scan found, to be compared with what the shards hold."""
+    """Store the totals of the scan, to compare them with those of the shards."""
     totals = {
         "rejected": {str(rule): int(n) for rule, n in zip(RULES, rejected, strict=True) if n},
         "measurements": measurements,
@@ -286,15 +286,15 @@ def totals_of_spills(plan: Plan, spills: Sequence[Spill]) -> None:
 
 
 def is_scanned(plan: Plan) -> bool:
-    """Whether the totals of the scan are known."""
+    """Whether the totals of the scan are stored."""
     return (plan.work / _TOTALS_FILE).exists()
 
 
 def finish(plan: Plan) -> dict[str, Any]:
-    """Check that nothing is lost, write index and manifest of every split, and clear up.
+    """Check that nothing is lost, write the index and manifest of every split, and remove temporary files.
 
     Returns:
-      the manifest; of the first split, if there are several.
+      The manifest; that of the first split, if there are several.
     """
     missing = [part for part in range(plan.parts) if not is_encoded(plan, part)]
     if missing:
@@ -311,7 +311,7 @@ def finish(plan: Plan) -> dict[str, Any]:
 
 
 def _check_accounts(plan: Plan, totals: dict[str, Any], markers: list[dict[str, Any]]) -> None:
-    """Rows in = measurements out + rejected, and what came out is what went in, to the last bit."""
+    """Check that rows in = measurements out + rejected, and that all measurements are unchanged."""
     written = sum(marker["measurements"] for marker in markers)
     rejected = sum(totals["rejected"].values())
     content = sum(int(marker["content"], 16) for marker in markers) % 2**64
@@ -370,7 +370,10 @@ def _finish_split(
 
 
 def clear_up(plan: Plan) -> None:
-    """Remove what only the build needed. The plan goes last: without it the rest would be a stranger's."""
+    """Remove files that only the build needed, those in the folder of the plan last.
+
+    Without the plan, the remaining files could not be recognised as belonging to this build.
+    """
     if plan.spill_folder != plan.work:
         shutil.rmtree(plan.spill_folder, ignore_errors=True)
     shutil.rmtree(plan.work, ignore_errors=True)
@@ -378,7 +381,7 @@ def clear_up(plan: Plan) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say which file could not be written, and how much room its disk has."""
+    """Turn an OSError into a PingError with the file that could not be written and the free disk space."""
     try:
         yield
     except OSError as error:

@@ -1,12 +1,12 @@
-"""One probe row ↔ the bytes of one record.
+"""Conversion between a probe row and the bytes of its record.
 
 A record is an Arrow IPC record batch message without its schema. All columns have a fixed width and none is
-nullable, so its layout is a function of the number n of measurements alone: 70 header words of 8 bytes, then
-the body. The kernels write and check that layout directly, at memory speed; pyarrow.ipc, which takes about
-20 µs per row, is the oracle in the tests; `to_arrow` reads a record with it.
+nullable, so the layout depends only on the number n of measurements: 70 header words of 8 bytes, then the
+body. The kernels write and check this layout directly, at memory speed; pyarrow.ipc, which takes about 20 µs
+per row, is the reference in the tests; `to_arrow` reads a record with it.
 
-A reader accepts exactly the bytes a writer makes: every header word is compared, so no malformed record can
-lead it out of bounds.
+A reader accepts only the exact headers that the writer makes: every header word is compared, so a malformed
+record cannot cause access out of bounds.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ ROW_SCHEMA = pa.schema(
     ]
 )
 
-#: The same bytes in versions 2 and 3, with another meaning of one column (see block.KIND_BITS).
+#: Schema of versions 2 and 3: the same bytes, with a different meaning of one column (see block.KIND_BITS).
 ROW_SCHEMA_WITH_KINDS = pa.schema(
     [
         ROW_SCHEMA.field("src"),
@@ -61,14 +61,14 @@ ROW_SCHEMA_WITH_KINDS = pa.schema(
 )
 
 # The header of n = 0: the prefix and flatbuffer that Arrow writes, as little-endian words. docs/formats.md
-# gives the meaning of each; _put_header fills in those that depend on n.
+# gives the meaning of each; _header_word computes those that depend on n.
 HEADER_WORDS = 70
 _TEMPLATE = np.zeros(HEADER_WORDS, np.int64)
 _TEMPLATE[:11] = [
     0x00000228_FFFFFFFF, 0x14, 0x00050006_0016000C, 0x0000000C_000C0008, 0x00000018_00040300, 0,
     0x000C0018_000A0000, 0x0000000A_00080004, 0x00000010_0000014C, 1, 0x00000013_00000000,
 ]  # fmt: skip
-_TEMPLATE[49] = 10 << 32  # the number of field nodes, its upper half of a word
+_TEMPLATE[49] = 10 << 32  # the number of field nodes, in the upper half of the word
 
 # Fixed part of the body: src (16 bytes) and the two int32 offsets of the list.
 _FIXED_WORDS = 3
@@ -84,7 +84,7 @@ REASONS = {
 
 
 class MalformedRowError(PingError):
-    """A record that is not a probe row. `index` is its place among the records given."""
+    """A record that is not a probe row. `index` is its index among the given records."""
 
     def __init__(self, index: int, reason: str):
         super().__init__(f"record {index} is malformed: {reason}")
@@ -130,10 +130,10 @@ def encode(block: RowBlock) -> list[bytes]:
 
 
 def decode(records: Sequence[bytes]) -> RowBlock:
-    """The rows of many records. Of versions 2 and 3, `RowBlock.part_kinds` takes sizes and kinds apart.
+    """Decode many records to rows. For versions 2 and 3, call `RowBlock.part_kinds` afterwards.
 
     Raises:
-      MalformedRowError: naming the first record that is not exactly what `encode` writes.
+      MalformedRowError: names the first record that does not have the layout that `encode` writes.
     """
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     if (lengths % 8).any():
@@ -152,12 +152,12 @@ def decode(records: Sequence[bytes]) -> RowBlock:
 
 
 def to_arrow(record: bytes) -> pa.RecordBatch:
-    """A record as Arrow reads it: zero-copy, and independent of the kernels here."""
+    """Read a record with Arrow: zero-copy, and independent of the kernels in this module."""
     return pa.ipc.read_record_batch(pa.py_buffer(record), ROW_SCHEMA)
 
 
 def columns(block: RowBlock) -> tuple[np.ndarray, ...]:
-    """The columns of a block as `decode_record` fills them; `RowBlock.part_kinds` comes after it."""
+    """The columns of a block in the form that `decode_record` fills, before `RowBlock.part_kinds`."""
     return (
         _words(block.src),
         block.time,
@@ -171,7 +171,7 @@ def columns(block: RowBlock) -> tuple[np.ndarray, ...]:
 
 
 def _words(addresses: np.ndarray) -> np.ndarray:
-    """uint8 [n, 16] seen as int64 [n, 2], the order of bytes kept."""
+    """A view of uint8 [n, 16] as int64 [n, 2], with the same order of bytes."""
     return np.ascontiguousarray(addresses).view(np.int64).reshape(-1, 2)
 
 
@@ -183,9 +183,9 @@ def record_words(count):
 
 @kernel
 def begin_record(out, at, count, src_high, src_low):
-    """Write all of a record of `count` measurements at out[at:] but the columns.
+    """Write a record of `count` measurements, except its columns, at out[at:].
 
-    Returns where the columns begin, for `put_measurement`.
+    Returns the position where the columns begin, for `put_measurement`.
     """
     for word in range(HEADER_WORDS):
         out[at + word] = _header_word(word, count)
@@ -232,8 +232,8 @@ def _header_word(word, count):
 
 @kernel
 def _buffer_word(buffer, part, count, half):
-    """Buffers in Arrow's order: src (validity, data), list (validity, offsets), struct (validity), then
-    (validity, data) of each column. No validity is stored: those have length 0."""
+    """The start or length of a buffer. Arrow's order is src (validity, data), list (validity, offsets),
+    struct (validity), then (validity, data) of each column. Validity is not stored: its length is 0."""
     if buffer == 0:
         return 0
     if buffer == 1:
@@ -251,7 +251,7 @@ def _buffer_word(buffer, part, count, half):
         if column == 1:
             return 16 * count
         return 8 * count if column < 5 else 4 * count
-    start = 24  # the body's offset of the column
+    start = 24  # offset of the column in the body
     if column > 0:
         start += 8 * count
     if column > 1:
@@ -283,7 +283,7 @@ def _encode(src, offsets, time, dst, rtt, msm_id, probe_id, size, errors, starts
 
 @kernel
 def _check(words, starts, offsets):
-    """Compare every header with what a writer makes; fill the offsets. Returns (row, fault)."""
+    """Compare every header with the one that the writer makes; fill the offsets. Returns (row, fault)."""
     for row in range(len(starts) - 1):
         at = starts[row]
         length = starts[row + 1] - at
@@ -301,7 +301,7 @@ def _check(words, starts, offsets):
 
 @kernel
 def check_record(words, at, count):
-    """Whether a record with `count` measurements at words[at:] begins as every such record does."""
+    """Check header and list offsets of a record of `count` measurements at words[at:]: OK or a fault."""
     for word in range(HEADER_WORDS):
         if words[at + word] != _header_word(word, count):
             return _BAD_HEADER
@@ -323,7 +323,7 @@ def _decode(words, words32, starts, offsets, src, time, dst, rtt, msm_id, probe_
 def decode_record(
     words, words32, at, row, begin, count, src, time, dst, rtt, msm_id, probe_id, size, errors
 ):  # fmt: skip
-    """Copy a record at words[at:] to place `row` of the sources and [begin, begin + count) of the columns."""
+    """Copy a record at words[at:] to source `row` and to [begin, begin + count) of the columns."""
     at += HEADER_WORDS
     src[row, 0] = words[at]
     src[row, 1] = words[at + 1]

@@ -1,4 +1,4 @@
-"""The input of a build: Parquet files with the columns of a measurement, seen as slices of rows."""
+"""The input of a build: Parquet files with the columns of a measurement, divided into slices of rows."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -15,19 +15,19 @@ from ping_llm.measurements.parquet import measurement_files
 from ping_llm.measurements.schema import KINDS, OPTIONAL_COLUMNS, PING, REQUIRED_COLUMNS, THROUGHPUT
 from ping_llm.paths import sql_path
 
-#: Rows of an Arrow batch: 35 MB of text and numbers. Large, because addresses repeat within a batch.
+#: Rows per Arrow batch: 35 MB of text and numbers. Large, because addresses repeat within a batch.
 BATCH_ROWS = 1 << 18
 
 
 @dataclass(frozen=True)
 class MeasurementFile:
-    """A Parquet file, by what its footer says."""
+    """A Parquet file, described by its footer."""
 
     path: Path
     bytes: int
     rows: int
     group_rows: tuple[int, ...]
-    digest: str  # of the footer: schema, place, size and range of every column chunk
+    digest: str  # SHA-256 of the footer: schema, place, size and range of every column chunk
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Range:
 
 
 def find_files(places: Sequence[str | Path]) -> list[MeasurementFile]:
-    """Files, folders (searched in depth, Hive partitions included) and globs, each file once."""
+    """Find the files in folders (recursive, including Hive partitions) and globs; each file once."""
     return [_read_footer(path) for path in sorted({file.resolve() for file in measurement_files(places)})]
 
 
@@ -60,13 +60,13 @@ def _read_footer(path: Path) -> MeasurementFile:
 
 
 def source_fingerprint(files: Sequence[MeasurementFile]) -> str:
-    """Names the input, whatever the names, places and order of its files."""
+    """A hash of the input that does not depend on the names, folders and order of its files."""
     digests = sorted(f"{file.digest}:{file.bytes}" for file in files)
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def cut(files: Sequence[MeasurementFile], slice_rows: int) -> list[list[Range]]:
-    """Slices of about `slice_rows`: whole row groups where they are not larger than that."""
+    """Divide files into slices of about `slice_rows` rows, with whole row groups unless these are larger."""
     slices: list[list[Range]] = []
     current: list[Range] = []
     room = slice_rows
@@ -91,12 +91,12 @@ def cut(files: Sequence[MeasurementFile], slice_rows: int) -> list[list[Range]]:
 
 
 class Scanner:
-    """Reads ranges of files through DuckDB, one thread per call; several threads may call at once."""
+    """Reads ranges of files through DuckDB, with one thread per call; several threads may call at once."""
 
     def __init__(self, memory_bytes: int):
         self._database = duckdb.connect(
             config={
-                "threads": 1,  # the caller's own: slices run side by side
+                "threads": 1,  # the thread of the caller: slices run in parallel
                 "memory_limit": f"{max(128, memory_bytes // 10**6)}MB",
                 "temp_directory": "",
                 "autoinstall_known_extensions": False,
@@ -105,7 +105,7 @@ class Scanner:
         )
 
     def batches(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-        """The rows of the ranges in one form: event_time in µs, addresses as text, rtt, integers."""
+        """The rows of the ranges in a uniform format: event_time in µs, addresses as text, rtt, integers."""
         for piece in ranges:
             query = (
                 f"{select(piece.file)} FROM read_parquet({sql_path(piece.file)}, file_row_number = true, "
@@ -126,7 +126,7 @@ _TEXTS = frozenset({pa.string(), pa.large_string(), pa.string_view()})
 
 @cache
 def select(file: Path) -> str:
-    """The SQL that brings the columns of a file to one form, without its FROM."""
+    """The SQL, without FROM, that converts the columns of a file to the uniform format."""
     schema = pq.read_schema(file)
     for name in REQUIRED_COLUMNS:
         if name not in schema.names:
@@ -140,7 +140,7 @@ def select(file: Path) -> str:
     if types["rtt"] not in _NUMBERS:
         raise _wrong_type(file, "rtt", types, "a number of milliseconds")
     integers = [_integer(file, name, types) for name in OPTIONAL_COLUMNS]
-    # Parquet can hold infinite times; -1 breaks the rule for times, as it should.
+    # Parquet can hold infinite times; they become -1, which breaks the rule for times.
     time = "epoch_ns(event_time) // 1000" if types["event_time"].unit == "ns" else "epoch_us(event_time)"
     time = f"CASE WHEN event_time IS NULL THEN NULL WHEN isfinite(event_time) THEN {time} ELSE -1 END"
     chosen = [f"{time} AS event_time", "src_addr", "dst_addr", "CAST(rtt AS DOUBLE) AS rtt", *integers]
@@ -157,7 +157,7 @@ def _integer(file: Path, name: str, types: dict[str, pa.DataType]) -> str:
     kind = types.get(name, pa.null())
     if kind == pa.null():
         return f"CAST(NULL AS BIGINT) AS {name}"
-    if kind == pa.uint64():  # too large for an int64 is a broken rule, not unknown
+    if kind == pa.uint64():  # a number too large for an int64 breaks a rule; it is not unknown
         return (
             f"CASE WHEN {name} IS NULL THEN NULL ELSE coalesce(TRY_CAST({name} AS BIGINT), -2) END AS {name}"
         )
@@ -167,7 +167,7 @@ def _integer(file: Path, name: str, types: dict[str, pa.DataType]) -> str:
 
 
 def _kind(file: Path, types: dict[str, pa.DataType]) -> str:
-    """The code of a kind; null, and no column, is a ping, and a name that is no kind breaks a rule."""
+    """SQL for the code of a kind: null or no column is a ping, and an invalid name breaks a rule."""
     kind = types.get("kind", pa.null())
     if kind == pa.null():
         return f"CAST({PING} AS BIGINT) AS kind"
@@ -178,7 +178,7 @@ def _kind(file: Path, types: dict[str, pa.DataType]) -> str:
 
 
 def _throughput(file: Path, types: dict[str, pa.DataType]) -> list[str]:
-    """Nothing where a file has none, so that it costs nothing there."""
+    """SQL for the throughput; nothing if the file has no such column, so that it costs nothing."""
     kind = types.get(THROUGHPUT, pa.null())
     if kind == pa.null():
         return []

@@ -1,4 +1,4 @@
-"""What is in a folder of rows, from its index alone; a single row in full; both as a page."""
+"""Statistics of a folder of rows, from its index alone, also as an HTML page; and the content of one row."""
 
 from bisect import bisect_left, insort
 from dataclasses import asdict, dataclass
@@ -20,15 +20,16 @@ _LARGEST = 10
 _PACKING_SAMPLE = 50_000
 _PACKED_TOGETHER = 256  # sequences
 
-# Tokens of a measurement with the default fields and the compact RTT encoding: MEASUREMENT, the destination
-# (role and bytes), the RTT (3), the time (2 to 5: 3.5). The source is said once, the first time in full (9).
+# Tokens per measurement with the default fields and the compact RTT encoding: MEASUREMENT, the destination
+# (role and bytes), the RTT (3), the time (2 to 5: 3.5). The source is stated once, the first time in full
+# (9).
 _IPV4_TOKENS = 1 + 5 + 3 + 3.5
 _IPV6_TOKENS = 1 + 17 + 3 + 3.5
 
 
 @dataclass(frozen=True)
 class Padding:
-    """Share of padding in sequences of `length` tokens: one context each, or packed."""
+    """Share of padding in sequences of `length` tokens: with one context per sequence, or packed."""
 
     length: int
     alone: float
@@ -37,7 +38,7 @@ class Padding:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The figures of a folder."""
+    """The statistics of a folder."""
 
     path: str
     fingerprint: str
@@ -62,7 +63,7 @@ class Inspection:
 
 
 def inspect(store: RowStore) -> Inspection:
-    """Figures of the whole folder; no shard is read."""
+    """Compute the statistics of the whole folder, without reading shards."""
     counts = store.counts.astype(np.int64)
     sources, source_rows, source_measurements = _by_source(store)
     largest = np.argsort(-source_measurements, kind="stable")[:_LARGEST]
@@ -99,7 +100,7 @@ def inspect(store: RowStore) -> Inspection:
 
 
 def _by_source(store: RowStore) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each source with its rows and measurements."""
+    """Each source, with its numbers of rows and of measurements."""
     packed = np.ascontiguousarray(store.index.src).view(np.dtype((np.void, 16))).ravel()
     unique, inverse, rows = np.unique(packed, return_inverse=True, return_counts=True)
     measurements = np.bincount(inverse, weights=store.counts, minlength=len(unique)).astype(np.int64)
@@ -107,7 +108,7 @@ def _by_source(store: RowStore) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _histogram(counts: np.ndarray) -> list[tuple[str, int, int]]:
-    """Rows by their number of measurements, in powers of two."""
+    """Histogram of rows by their number of measurements, in powers of two."""
     if not len(counts):
         return []
     exponents = np.frexp(counts)[1] - 1
@@ -121,7 +122,7 @@ def _histogram(counts: np.ndarray) -> list[tuple[str, int, int]]:
 
 
 def _padding(counts: np.ndarray, ipv4: np.ndarray, length: int) -> Padding:
-    """Expected padding when a row gives min(⌈n/30⌉, 16) contexts, each cut to the sequence."""
+    """Expected padding if a row gives min(⌈n/30⌉, 16) contexts, each cut to the length of a sequence."""
     if not len(counts):
         return Padding(length, 0.0, 0.0)
     per = np.where(ipv4, _IPV4_TOKENS, _IPV6_TOKENS)
@@ -134,8 +135,11 @@ def _padding(counts: np.ndarray, ipv4: np.ndarray, length: int) -> Padding:
 
 
 def _packed_padding(lengths: list[float], length: int) -> float:
-    """As the loader packs, but for the fillers with which it closes what is left: some hundred sequences at a
-    time, the largest contexts first, each where it leaves the least space."""
+    """Padding with the packing of the loader, but without the fillers that it adds to the remaining space.
+
+    Some hundred sequences are packed at a time, the largest contexts first, each where it leaves the least
+    space.
+    """
     sequences, first = 0, 0
     while first < len(lengths):
         last, tokens = first, 0.0
@@ -153,7 +157,7 @@ def _packed_padding(lengths: list[float], length: int) -> float:
 
 
 def row_table(store: RowStore, row: int, limit: int) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
-    """One row: what it is, and its first measurements as ROW_HEADER names."""
+    """The facts about one row, and its first measurements with the columns of ROW_HEADER."""
     block = store.read([row])
     shown = min(limit, block.measurements)
     destinations = addresses.unpack(block.dst[:shown]).to_pylist()
@@ -195,7 +199,7 @@ def _time(microseconds: int) -> str:
 
 
 def write_html(found: Inspection, path: Path) -> None:
-    """The same figures as one page without anything from outside."""
+    """Write the statistics as one self-contained HTML page."""
     from ping_llm.files import write_text
 
     largest = max((rows for _, rows, _ in found.histogram), default=1) or 1
@@ -239,7 +243,7 @@ div {{ height: .8em; background: #4477aa; }}
 
 
 def summary_lines(found: Inspection) -> list[tuple[str, str]]:
-    """The figures as (name, text)."""
+    """The statistics as (name, text)."""
     per_row = found.measurements_per_row
     ipv4 = found.ipv4_rows / max(1, found.rows)
     shards = "1 shard" if found.shards == 1 else f"{found.shards:,} shards"

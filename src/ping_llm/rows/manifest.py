@@ -1,4 +1,4 @@
-"""What lies beside the shards: `manifest.json`, and the index of every row's source, times and length."""
+"""The files beside the shards: `manifest.json`, and the index with source, times and length of each row."""
 
 import hashlib
 import json
@@ -13,8 +13,8 @@ from ping_llm.errors import PingError
 from ping_llm.files import whole_file
 
 FORMAT = "ping-llm probe rows"
-#: Version 2 is written where a measurement is not a ping, version 3 where one has a throughput: they read as
-#: version 1 does, but for these.
+#: Format versions. Version 2 is written if a measurement is not a ping, version 3 if one has a throughput;
+#: except for these they are read like version 1.
 FORMAT_VERSION, FORMAT_WITH_KINDS, FORMAT_WITH_THROUGHPUT = 1, 2, 3
 MANIFEST_FILE = "manifest.json"
 INDEX_FILE = "index.bin"
@@ -30,13 +30,13 @@ def file_sha256(path: Path) -> str:
 
 
 def fingerprint(options: dict[str, Any], shard_checksums: Sequence[str], index_checksum: str) -> str:
-    """Names the content of a dataset: equal exactly when its bytes are."""
+    """A hash of the content of a dataset, equal exactly if its bytes are equal."""
     described = json.dumps([FORMAT_VERSION, options, list(shard_checksums), index_checksum], sort_keys=True)
     return hashlib.sha256(described.encode()).hexdigest()
 
 
 def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest with a checksum of itself."""
+    """The manifest with its own checksum added."""
     return manifest | {"checksum": hashlib.sha256(manifest_bytes(manifest | {"checksum": ""})).hexdigest()}
 
 
@@ -49,7 +49,7 @@ def load_manifest(directory: Path) -> dict[str, Any]:
     """Read and check manifest.json.
 
     Raises:
-      PingError: no manifest, not one of this version, or one that was changed after it was written.
+      PingError: the manifest is missing, has an unknown version, or was changed after it was written.
     """
     path = directory / MANIFEST_FILE
     try:
@@ -65,7 +65,7 @@ def load_manifest(directory: Path) -> dict[str, Any]:
             f"{path} has format version {manifest.get('version')}, this program reads {FORMAT_VERSION} to "
             f"{FORMAT_WITH_THROUGHPUT}; build the rows again"
         )
-    # Folders of the first builds have no checksum.
+    # The first versions of this program wrote no checksum.
     if "checksum" in manifest and not _is_sealed(manifest):
         raise PingError(
             f"{path} was changed after it was written (its checksum differs); build the rows again"
@@ -76,7 +76,7 @@ def load_manifest(directory: Path) -> dict[str, Any]:
 def _is_sealed(manifest: dict[str, Any]) -> bool:
     try:
         return sealed(manifest) == manifest
-    except ValueError:  # NaN, which no manifest holds
+    except ValueError:  # NaN, which a valid manifest does not contain
         return False
 
 
@@ -96,7 +96,7 @@ MAGIC = b"PINGROWS-INDEX-1"
 HEADER_BYTES = 64
 FLAG_IPV4, FLAG_OTHER_KINDS, FLAG_THROUGHPUT = 1, 2, 4
 
-# Widest first, so that every array is aligned.
+# The widest columns first, so that every array is aligned.
 COLUMNS: tuple[tuple[str, np.dtype], ...] = (
     ("first_time", np.dtype("<i8")),
     ("last_time", np.dtype("<i8")),
@@ -134,10 +134,10 @@ class RowIndex:
 
 
 def open_index(path: Path, sha256: str | None = None) -> RowIndex:
-    """Map an index file.
+    """Memory-map an index file.
 
     Args:
-      sha256: what its checksum must be. Without it only the header is read.
+      sha256: Expected checksum. None: only the header is checked.
     """
     try:
         with path.open("rb") as file:
@@ -163,7 +163,7 @@ def open_index(path: Path, sha256: str | None = None) -> RowIndex:
 
 
 def write_index(path: Path, pieces: Sequence[RowIndex]) -> None:
-    """Write the rows of all pieces, in order, as one whole file. Pieces may be mapped: they are streamed."""
+    """Write the rows of all pieces, in order, to one file, atomically. Mapped pieces are streamed."""
     with whole_file(path) as aside, aside.open("wb") as file:
         _write(file, pieces)
 

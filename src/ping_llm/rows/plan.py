@@ -1,10 +1,10 @@
-"""What a build will do: its options, the layout of splits and parts, and the plan.
+"""Options of a build, the layout of splits and parts, and the plan.
 
-The plan is fixed before the build starts and kept beside it, so that whoever continues does the same.
+The plan is fixed before the build starts and stored with it, so that a continued build does the same.
 
 A build has two steps. *Scan*: each slice of the input becomes a spill file. *Encode*: each part becomes a
 shard. Slices and parts are independent of each other, so any number of threads, tasks or hosts can share
-them, and each leaves a file that says it is done.
+them; for each finished one there is a file.
 """
 
 import json
@@ -33,7 +33,7 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 @dataclass(frozen=True)
 class RowOptions:
-    """The same input and the same RowOptions give the same bytes."""
+    """Options that determine the output: the same input and RowOptions give the same bytes."""
 
     max_row_mib: int = 8
     group_by: str = "src_addr"
@@ -52,11 +52,11 @@ class RowOptions:
 
     @property
     def max_measurements(self) -> int:
-        """The most measurements that a row can hold."""
+        """Largest number of measurements per row."""
         return codec.max_measurements(self.max_row_mib << 20)
 
     def fractions(self) -> list[tuple[str, float]]:
-        """(sub-folder, fraction) of each split; one without a name when there is no split."""
+        """(subfolder, fraction) of each split; without splits, one entry with an empty name."""
         if self.split is None:
             return [("", 1.0)]
         kind, _, numbers = self.split.partition(":")
@@ -77,13 +77,13 @@ class RowOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to run: none of these changes a byte of the result."""
+    """Options of the run, which do not change the output."""
 
     engine: str = "duckdb"
     workers: int = 0  # 0: one per core
     memory_limit: str = "4GB"
     temp: Path | None = None  # None: below the output folder
-    spark_master: str | None = None  # None: what spark-submit or the environment says, else local-cluster
+    spark_master: str | None = None  # None: the one set by spark-submit or the environment
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -103,29 +103,29 @@ class RunOptions:
 
 
 def parse_bytes(text: str) -> int:
-    """'4GB', '512 MiB' → bytes."""
+    """Convert a text such as '4GB' or '512 MiB' to bytes."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B)\s*", text.upper())
     if not match:
         raise UsageError(f"{text!r} is not an amount of memory; write it like 4GB or 512MiB")
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-#: A part of this many measurements sorts within 400 MB and makes a shard of about 300 MB.
+#: Largest number of measurements per part: they sort within 400 MB and make a shard of about 300 MB.
 PART_MEASUREMENTS = 1 << 22
-#: Small inputs are cut too, down to this size and up to this many parts: workers need something to share.
+#: Measurements per part, and largest number of parts, for small inputs, which are divided for the workers.
 SMALL_PART_MEASUREMENTS = 1 << 18
 SMALL_PARTS = 16
 
 
 def parts_for(measurements: int) -> int:
-    """The number of parts: a function of the input's size alone, never of workers or memory."""
+    """The number of parts, which depends only on the size of the input, not on workers or memory."""
     small = min(SMALL_PARTS, -(-measurements // SMALL_PART_MEASUREMENTS))
     return max(1, small, -(-measurements // PART_MEASUREMENTS))
 
 
 @dataclass(frozen=True)
 class Split:
-    """A sub-folder, which owns the keys whose hash has its upper 32 bits in [begin, end)."""
+    """A subfolder for the keys whose hash has its upper 32 bits in [begin, end)."""
 
     name: str
     begin: int
@@ -138,7 +138,7 @@ class Split:
 
 
 def layout(options: RowOptions, measurements: int) -> list[Split]:
-    """The splits with their parts. Parts are numbered through all splits."""
+    """The splits with their parts. Parts are numbered consecutively over all splits."""
     splits: list[Split] = []
     cumulative, begin, first_part = 0.0, 0, 0
     fractions = options.fractions()
@@ -152,27 +152,31 @@ def layout(options: RowOptions, measurements: int) -> list[Split]:
 
 
 def layout_table(splits: list[Split], buckets: int = 1) -> np.ndarray:
-    """The layout for `part_of`: uint64 [splits, 4] of begin, end, parts, first part, with every part cut into
-    `buckets` of consecutive hashes."""
+    """The layout for `part_of`: uint64 [splits, 4] with begin, end, number of parts and first part.
+
+    Every part is divided into `buckets` of consecutive hashes, which count as parts.
+    """
     return np.array([[s.begin, s.end, s.parts * buckets, s.first_part * buckets] for s in splits], np.uint64)
 
 
 WORK_FOLDER = ".build"
 _PLAN_FILE = "plan.json"
 
-# Scanning holds a slice twice (as it came, and sorted into parts): 2 × 72 bytes, and a batch of text.
+# Bytes per measurement while scanning, which holds a slice twice (as read, and sorted into parts): 2 × 72
+# bytes, and a batch of text.
 _SCAN_BYTES = 160
 _MIN_SLICE, _MAX_SLICE = 1 << 17, 1 << 22
 
-# 16 k measurements are 1.2 MB: sorting and encoding them takes half the time of 300 k. More than 8 k buckets
-# in all would make the stretches of a spill file too short to read.
+# Measurements per bucket, and largest number of buckets. 16 k measurements are 1.2 MB: sorting and encoding
+# takes half the time per measurement of 300 k. With more than 8 k buckets in total, the pieces of a spill
+# file would be too short to read efficiently.
 _BUCKET_MEASUREMENTS = 1 << 14
 _MAX_BUCKETS = 1 << 13
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is built from what."""
+    """The plan of a build: output, options and input."""
 
     out: Path
     spill_folder: Path
@@ -194,7 +198,7 @@ class Plan:
 
     @property
     def buckets(self) -> int:
-        """Into how many stretches of hashes a part is cut: what is sorted at once then fits a cache."""
+        """Number of buckets (ranges of hashes) per part, so that the data sorted at once fits in a cache."""
         wanted = self.rows // self.parts // _BUCKET_MEASUREMENTS
         return max(1, min(wanted, _MAX_BUCKETS // self.parts))
 
@@ -220,13 +224,13 @@ class Plan:
 
 
 def slice_rows(rows: int, run: RunOptions) -> int:
-    """Slices as large as memory allows, but enough of them for the workers to share."""
+    """Number of rows per slice: as large as memory allows, but with enough slices for all workers."""
     by_memory = run.memory_bytes // run.threads // _SCAN_BYTES
     return max(_MIN_SLICE, min(by_memory, _MAX_SLICE, -(-rows // (4 * run.threads))))
 
 
 def make_plan(inputs: Sequence[str | Path], out: Path, options: RowOptions, run: RunOptions) -> Plan:
-    """Look at the input and decide; or find the plan of an unfinished build of the same.
+    """Make the plan for the input, or load the plan of an unfinished build with the same input and options.
 
     Raises:
       UsageError: the folder belongs to another input or other options.
@@ -241,11 +245,11 @@ def make_plan(inputs: Sequence[str | Path], out: Path, options: RowOptions, run:
         return plan
     work.mkdir(parents=True, exist_ok=True)
     if finished_manifest(out, options) is None:
-        for path in _manifests(out):  # they say that files are there which are gone or damaged
+        for path in _manifests(out):  # they list files that are missing or damaged
             path.unlink()
     spill_folder = work
     if run.temp is not None:
-        # Named after the output too: two builds of one input may share a temporary folder.
+        # The name includes the output, because two builds of one input may share a temporary folder.
         spill_folder = run.temp.resolve() / f"ping-llm-rows-{source['fingerprint'][:12]}-{_short(out)}"
         spill_folder.mkdir(parents=True, exist_ok=True)
     plan = Plan(out, spill_folder, options, source, cut(files, slice_rows(source["rows"], run)))
@@ -278,9 +282,9 @@ def load_plan(out: Path) -> Plan:
 
 
 def finished_manifest(out: Path, options: RowOptions) -> dict[str, Any] | None:
-    """The manifest of a finished build: that of its first split, if it has splits.
+    """The manifest of a finished build, that of its first split if it has splits; else None.
 
-    Finished means that every file of every manifest is there, with the size it should have.
+    A build is finished if every file of every manifest exists with the right size.
     """
     folders = [out / name for name, _ in options.fractions()]
     manifests = [_read(folder / MANIFEST_FILE) for folder in folders]
@@ -310,7 +314,7 @@ def _is_whole(folder: Path, manifest: dict[str, Any]) -> bool:
 
 
 def finished_before(inputs: Sequence[str | Path], out: Path, options: RowOptions) -> dict[str, Any] | None:
-    """The manifest if this very build is finished and cleared up; nothing is written.
+    """The manifest if this build is finished and its temporary files are removed; nothing is written.
 
     Raises:
       UsageError: the folder belongs to another input or other options.
@@ -324,7 +328,7 @@ def finished_before(inputs: Sequence[str | Path], out: Path, options: RowOptions
 
 
 def check_free(out: Path, source: dict[str, Any], options: RowOptions) -> None:
-    """Refuse an output folder that was made from other input or options, or holds something else."""
+    """Raise UsageError if the output folder was made from other input or options, or holds other files."""
     if not out.exists():
         return
     if not out.is_dir():

@@ -1,7 +1,7 @@
-"""The plain engine: one measurement after another, in Python, with Arrow's own writer.
+"""The reference engine: one measurement at a time, in plain Python, with Arrow's own writer.
 
-It is the oracle of the others and the place to look up what a build means. About 10 k measurements/s, all in
-memory: for debugging and tests.
+The other engines are tested against it, and it documents precisely what a build does. It processes about 10 k
+measurements per second, all in memory: for debugging and tests.
 """
 
 from collections import Counter, defaultdict
@@ -40,7 +40,7 @@ from ping_llm.rows.shard import WRITER_OPTIONS, ShardInfo
 
 
 class Ping(NamedTuple):
-    """A valid measurement. Its fields are in the order by which rows are sorted."""
+    """A valid measurement, with its fields in the sort order of rows."""
 
     src: bytes
     time: int
@@ -48,7 +48,7 @@ class Ping(NamedTuple):
     rtt: float
     msm_id: int
     probe_id: int
-    size: int  # with the kind and the throughput, as records hold it
+    size: int  # combined with the kind and the throughput, as in records
     packet_error_count: int
 
 
@@ -88,7 +88,7 @@ def _records(piece: Range) -> Iterator[dict[str, Any]]:
 
 
 def check(record: dict[str, Any]) -> Ping | Reject:
-    """The rules, in the order in which they are tried."""
+    """Check the rules in their order; return the measurement, or the reason for rejection."""
     time, rtt = record["event_time"], record["rtt"]
     if time is None:
         return Reject.MISSING_TIME
@@ -144,7 +144,7 @@ def _number(record: dict[str, Any], name: str) -> Any:
 
 
 def sort_key(ping: Ping, by_probe: bool) -> tuple[int, int, bytes]:
-    """(hash, probe, source): what a row is, and where it stands among the rows."""
+    """The key (hash, probe, source) of a row, which also determines its position among the rows."""
     high, low = int.from_bytes(ping.src[:8], "big"), int.from_bytes(ping.src[8:], "big")
     by_source = mix_int((mix_int(high) + low) & MASK)
     if not by_probe:
@@ -181,7 +181,7 @@ def encode(pings: list[Ping]) -> bytes:
 
 
 def _content(pings: list[Ping]) -> int:
-    """The sum that the compiled engines keep; see sortable.content."""
+    """The content sum of the compiled engines; see sortable.content."""
     total = 0
     for ping in pings:
         bits = int(np.float64(ping.rtt).view(np.uint64))

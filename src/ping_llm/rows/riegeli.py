@@ -1,14 +1,15 @@
 """The container of a shard: ArrayRecord with `group_size:1,uncompressed`, written and read by kernels.
 
-ArrayRecord's own library moves one record per call, under the GIL: 9 µs to write a row, 11 to 15 µs to read
-one, more than all other work on it. The kernels here take 1 to 2 µs, in as many threads as there are. What
-they write is what the library writes, byte for byte (it is the oracle of the tests, and writes the shards of
-the reference engine), so every tool that reads ArrayRecord reads these shards.
+ArrayRecord's own library handles one record per call and holds the GIL: 9 µs to write a row, 11 to 15 µs to
+read one, more than all other work on a row. The kernels here take 1 to 2 µs and run in any number of threads.
+They write the same bytes as the library (which is the reference in the tests, and writes the shards of the
+reference engine), so every tool that reads ArrayRecord can read these shards.
 
 A file is a sequence of Riegeli chunks (google/riegeli, doc/riegeli_records_file_format.md): a signature, one
-chunk a record, a footer with the place of each, padding to the next block, and a postscript in a block of its
-own that says where the footer is. Blocks have 64 KiB and begin with a header of 24 bytes, which may interrupt
-a chunk anywhere. The length of a record follows from its number of measurements, and so does every place.
+chunk per record, a footer with the position of each, padding to the next block, and a postscript in a
+separate block with the position of the footer. Blocks have 64 KiB and begin with a header of 24 bytes, which
+may interrupt a chunk anywhere. The length of a record follows from its number of measurements, and so do all
+positions.
 """
 
 import numpy as np
@@ -23,12 +24,12 @@ from ping_llm.compiled import kernel
 _KEY = (0x2F696C6567656952, 0x0A7364726F636572, 0x2F696C6567656952, 0x0A7364726F636572)
 _MUL0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
 _MUL1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
-_ZIPPER = (3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7)  # of sixteen bytes
+_ZIPPER = (3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7)  # permutation of 16 bytes
 _LOW = uint64(0xFFFFFFFF)
 
 
 def _initial_state() -> np.ndarray:
-    """v0, v1, mul0 and mul1, four words each."""
+    """The initial state of HighwayHash: v0, v1, mul0 and mul1, four words each."""
     swapped = [(key >> 32) | (key & 0xFFFFFFFF) << 32 for key in _KEY]
     v0 = [mul ^ key for mul, key in zip(_MUL0, _KEY, strict=True)]
     v1 = [mul ^ key for mul, key in zip(_MUL1, swapped, strict=True)]
@@ -40,7 +41,7 @@ _INITIAL = _initial_state()
 
 @intrinsic
 def _absorb(context, state, data, begin, packets):
-    """Take `packets` times 32 bytes of data, from `begin` on, into the state."""
+    """Update the state with `packets` packets of 32 bytes of data, starting at `begin`."""
 
     def generate(target, builder, signature, arguments):
         word, four = ir.IntType(64), ir.VectorType(ir.IntType(64), 4)
@@ -71,7 +72,7 @@ def _update(builder, v0, v1, m0, m1, packet):
     half = ir.Constant(four, [32] * 4)
     low = ir.Constant(four, [0xFFFFFFFF] * 4)
 
-    def product(one, other):  # of the lower half of one and the upper half of the other
+    def product(one, other):  # product of the lower half of `one` and the upper half of `other`
         return builder.mul(builder.and_(one, low), builder.lshr(other, half))
 
     a0, a1, b0, b1 = builder.load(v0), builder.load(v1), builder.load(m0), builder.load(m1)
@@ -86,7 +87,7 @@ def _update(builder, v0, v1, m0, m1, packet):
 
 
 def _zipped(builder, vector):
-    """Each pair of words with its sixteen bytes in another order."""
+    """Permute the 16 bytes of each pair of words."""
     bytes_kind = ir.VectorType(ir.IntType(8), 32)
     order = [*_ZIPPER, *(16 + place for place in _ZIPPER)]
     mask = ir.Constant(ir.VectorType(ir.IntType(32), 32), order)
@@ -96,12 +97,12 @@ def _zipped(builder, vector):
 
 @kernel
 def highway_hash(data, begin, size):
-    """The hash of data[begin : begin + size], uint8."""
-    state = np.empty(20, np.uint64)  # and a packet of four words
+    """The HighwayHash of data[begin : begin + size], uint8."""
+    state = np.empty(20, np.uint64)  # 16 words of state and a packet of four words
     for word in range(16):
         state[word] = _INITIAL[word]
     packet = state[16:].view(np.uint8)
-    _absorb(state, data, begin, size // 32)  # type: ignore[call-arg]  # its types have the context too
+    _absorb(state, data, begin, size // 32)  # type: ignore[call-arg]  # its signature includes the context
     if size % 32:
         _last(state, packet, data, begin + size - size % 32, size % 32)
     for _ in range(4):
@@ -114,7 +115,7 @@ def highway_hash(data, begin, size):
 
 @kernel
 def _last(state, packet, data, begin, size):
-    """Take in the last 1 to 31 bytes."""
+    """Update the state with the last 1 to 31 bytes."""
     for i in range(32):
         packet[i] = 0
     whole, rest = size & ~3, size & 3
@@ -135,7 +136,7 @@ def _last(state, packet, data, begin, size):
 
 @kernel
 def _rotated(value, count):
-    """Both halves rotated left by 1 to 31."""
+    """Rotate both halves of a word left by 1 to 31 bits."""
     low, high = value & _LOW, value >> uint64(32)
     left, right = uint64(count), uint64(32 - count)
     low = ((low << left) & _LOW) | (low >> right)
@@ -150,22 +151,22 @@ SIGNATURE_END = BLOCK_HEADER + CHUNK_HEADER
 _USABLE = BLOCK - BLOCK_HEADER
 
 _SIGNATURE_KIND, _RECORDS_KIND, _PADDING_KIND = ord("s"), ord("r"), ord("p")
-_MAGIC = 0x71930E704FDAE05E  # of ArrayRecord
+_MAGIC = 0x71930E704FDAE05E  # magic number of ArrayRecord
 _VERSION = 1
 _OPTIONS = b"group_size:1,transpose:false,pad_to_block_boundary:false,uncompressed,max_parallelism:1"
 
-#: Where `read_chunk` leaves a record: after the header and at most 16 bytes more, at a whole word.
+#: Offset at which `read_chunk` stores a record: after the header and at most 16 more bytes, word-aligned.
 RECORD_AT = CHUNK_HEADER + 16
 
 OK, TOO_SHORT, BAD_CHUNK, BAD_HASH = range(4)
 
-#: Called without the GIL from kernels; resolved when they are linked, so they can be cached.
+#: The C function pread, called without the GIL; it is resolved at link time, so kernels can be cached.
 _pread = types.ExternalFunction("pread", types.ssize_t(types.int32, types.voidptr, types.size_t, types.int64))
 
 
 @intrinsic
 def _copy(context, source, begin, out, at, count):
-    """out[at : at + count] = source[begin : begin + count] of bytes, as a memcpy: slices take 0.5 µs more."""
+    """Copy bytes source[begin : begin + count] to out[at : at + count] by memcpy; slices take 0.5 µs more."""
 
     def generate(target, builder, signature, arguments):
         source, begin, out, at, count = arguments
@@ -179,7 +180,7 @@ def _copy(context, source, begin, out, at, count):
 
 @kernel
 def chunk_end(begin, size):
-    """Where a chunk with `size` bytes of data ends, the headers of blocks in between included."""
+    """The position where a chunk with `size` bytes of data ends, including block headers in between."""
     length = CHUNK_HEADER + size
     blocks = (length + (begin + _USABLE - 1) % BLOCK) // _USABLE
     return begin + length + blocks * BLOCK_HEADER
@@ -196,7 +197,7 @@ def varint_size(value):
 
 @kernel
 def data_size(record):
-    """Bytes of the data of a chunk whose one record has `record` bytes."""
+    """Bytes of data in a chunk with one record of `record` bytes."""
     return 2 + varint_size(record) + record
 
 
@@ -225,10 +226,10 @@ def put_chunk(out, base, begin, chunk, size, kind, records, decoded):
     """Write a chunk into a buffer that holds the file from position `base` on.
 
     Args:
-      chunk: scratch, with the data at [CHUNK_HEADER : CHUNK_HEADER + size]; its header is filled in.
+      chunk: Scratch memory with the data at [CHUNK_HEADER : CHUNK_HEADER + size]; its header is filled in.
 
     Returns:
-      the position at which the chunk ends.
+      The position at which the chunk ends.
     """
     _put_word(chunk, 8, size)
     _put_word(chunk, 16, highway_hash(chunk, CHUNK_HEADER, size))
@@ -253,14 +254,15 @@ def put_chunk(out, base, begin, chunk, size, kind, records, decoded):
 
 @kernel
 def frame(records, ends, base, begin, out, chunk, begins):
-    """Write one chunk a record; record i is records[ends[i] : ends[i + 1]].
+    """Write one chunk per record; record i is records[ends[i] : ends[i + 1]].
 
     Args:
-      base, begin: positions of out[0] and of the first chunk. chunk: scratch.
-      begins: filled with the positions of the chunks.
+      base, begin: Positions of out[0] and of the first chunk.
+      chunk: Scratch memory.
+      begins: Filled with the positions of the chunks.
 
     Returns:
-      the position at which the last chunk ends.
+      The position at which the last chunk ends.
     """
     for record in range(len(ends) - 1):
         begins[record] = begin
@@ -286,10 +288,10 @@ def read_chunk(descriptor, begin, record, raw, chunk):
     """Read the record, of `record` bytes, of the chunk at `begin` into chunk[RECORD_AT:].
 
     Args:
-      raw, chunk: scratch for chunk_end - begin and RECORD_AT + record bytes.
+      raw, chunk: Scratch memory of chunk_end - begin and RECORD_AT + record bytes.
 
     Returns:
-      OK or what is wrong. All that holds data is checked; the headers of blocks are passed over.
+      OK or a fault. Everything that holds data is checked; block headers are skipped.
     """
     size = data_size(record)
     end = chunk_end(begin, size)
@@ -325,10 +327,12 @@ def signature() -> bytes:
 
 
 def ending(begin: int, begins: np.ndarray, sizes: np.ndarray) -> bytes:
-    """What follows the records of a file: footer, padding, postscript, padding.
+    """The bytes after the records of a file: footer, padding, postscript, padding.
 
     Args:
-      begin: where the last record's chunk ends. begins: where each chunk begins. sizes: bytes of each record.
+      begin: Position at which the last record's chunk ends.
+      begins: Positions at which the chunks begin.
+      sizes: Bytes of each record.
     """
     lengths, protos = _footers(begins, sizes)
     about = b"\x08" + _varint(_VERSION) + b"\x10" + _varint(len(begins)) + b"\x18" + _varint(len(begins))
@@ -346,7 +350,7 @@ def ending(begin: int, begins: np.ndarray, sizes: np.ndarray) -> bytes:
 
 
 class _Tail:
-    """Chunks after one another, from a position on."""
+    """Consecutive chunks, from a position on."""
 
     def __init__(self, position: int):
         self.position = position
@@ -361,7 +365,7 @@ class _Tail:
         self.position = end
 
     def pad(self) -> None:
-        """Fill the block; if not even a chunk's header fits, the next one too."""
+        """Pad to the end of the block; if a chunk header does not fit, to the end of the next block."""
         room = -self.position % BLOCK
         if room:
             room += _USABLE if room < CHUNK_HEADER else 0
@@ -378,7 +382,7 @@ def _varint(value: int) -> bytes:
 
 
 def _footers(begins: np.ndarray, sizes: np.ndarray) -> tuple[bytes, bytes]:
-    """The footer's entries, one per record: their lengths and themselves."""
+    """The lengths and the bytes of the footer's entries, one entry per record."""
     lengths, protos = np.empty(len(begins), np.uint8), np.empty(24 * len(begins), np.uint8)
     end = _put_footers(np.asarray(begins, np.uint64), np.asarray(sizes, np.uint64), lengths, protos)
     return lengths.tobytes(), protos[:end].tobytes()

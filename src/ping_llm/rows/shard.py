@@ -1,4 +1,4 @@
-"""Sorted measurements → one whole shard, with its index and its counts."""
+"""Conversion of sorted measurements to one complete shard, with its index and its counts."""
 
 import hashlib
 import os
@@ -37,7 +37,7 @@ _local = threading.local()
 
 
 def reused(name: str, size: int, kind: type[np.generic]) -> np.ndarray:
-    """An array of this thread, with what was left in it. Valid until the same name is asked for again."""
+    """A reusable array of this thread, with its old content. Valid until the next call with the same name."""
     arrays = _local.__dict__
     if name not in arrays or len(arrays[name]) < size or arrays[name].dtype != kind:
         arrays[name] = np.empty(size + size // 4, kind)
@@ -45,7 +45,10 @@ def reused(name: str, size: int, kind: type[np.generic]) -> np.ndarray:
 
 
 class Output:
-    """Write pieces made in `buffer`, then `close`. An error of the disk is raised by the next call."""
+    """Writes pieces in a background thread: fill `buffer`, call `write`, at the end `close`.
+
+    A disk error is raised by the next call.
+    """
 
     def __init__(self, path: Path):
         self._file = path.open("wb", buffering=0)
@@ -55,7 +58,7 @@ class Output:
         self._turn = 0
 
     def buffer(self, size: int) -> np.ndarray:
-        """Bytes to fill for the next `write`: one of two; the other may be on its way out."""
+        """A buffer to fill for the next `write`, one of two; the other may still be written to disk."""
         self._wait(1)
         self._turn ^= 1
         return reused(f"output {self._turn}", size, np.uint8)
@@ -65,7 +68,7 @@ class Output:
         self._pending.append(self._thread.submit(self._put, piece))
 
     def close(self) -> str:
-        """Wait until all is written, and close. Returns the checksum of the file."""
+        """Wait until everything is written, and close the file. Returns its checksum."""
         try:
             self._wait(0)
         finally:
@@ -84,15 +87,15 @@ class Output:
             view = view[self._file.write(view) :]
 
 
-#: What makes ArrayRecord's own writer write the same: one record can be read without its neighbours.
+#: Options with which ArrayRecord's own writer writes the same bytes: each record can be read separately.
 WRITER_OPTIONS = "group_size:1,uncompressed"
 _KIND_MASK = np.uint64((1 << (THROUGHPUT_BITS - KIND_BITS)) - 1)
-_CHUNK_WORDS = 1 << 19  # records are encoded 4 MiB at a time
+_CHUNK_WORDS = 1 << 19  # words of records encoded at a time: 4 MiB
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """What the manifest says of a shard."""
+    """The entry of a shard in the manifest."""
 
     file: str
     rows: int
@@ -108,8 +111,8 @@ class ShardInfo:
 class ShardWriter:
     """Writes one shard from measurements that arrive in order, in blocks of any size.
 
-    A row that the next block may continue is carried over: never more than one row is held. Use as a context
-    manager; `finish` makes the file appear, leaving without it leaves nothing.
+    The last row, which the next block may continue, is held back; at most one row is held. Use as a context
+    manager; `finish` publishes the file, and without it no file remains.
     """
 
     def __init__(self, path: Path, max_measurements: int, by_probe: bool):
@@ -133,12 +136,12 @@ class ShardWriter:
         try:
             self._output.close()
         except OSError:
-            if kind is None:  # else it is what is being raised
+            if kind is None:  # otherwise another error is already being raised
                 raise
         self._aside.unlink(missing_ok=True)
 
     def add(self, words: np.ndarray, order: np.ndarray) -> None:
-        """Take the measurements words[order], which come after all that were added before."""
+        """Add the measurements words[order], which come after all measurements added before."""
         if len(self._carry):
             words = np.concatenate([self._carry, words[order]])
             order = np.arange(len(words))
@@ -150,14 +153,14 @@ class ShardWriter:
         self._carry = words[order[starts[-2] :]]
 
     def end_row(self) -> None:
-        """Say that what comes next does not continue the last row."""
+        """End the last row: later measurements start a new one."""
         if len(self._carry):
             order = np.arange(len(self._carry))
             self._write(self._carry, order, np.array([0, len(order)]), 1)
             self._carry = np.empty((0, WORDS), np.uint64)
 
     def finish(self) -> tuple[ShardInfo, RowIndex]:
-        """Write the last row and the file's ending, and publish it."""
+        """Write the last row and the end of the file, and publish the file."""
         self.end_row()
         index = _joined(self._pieces)
         begins = np.concatenate([np.empty(0, np.int64), *self._begins])
@@ -230,7 +233,7 @@ def _record_sizes(counts):
 
 @kernel
 def _row_starts(words, order, limit, by_probe):
-    """Starts of the rows, then the end of the last."""
+    """The starts of the rows, then the end of the last row."""
     starts = np.empty(len(order) + 1, np.int64)
     rows = 0
     start = 0
@@ -253,7 +256,7 @@ def _row_starts(words, order, limit, by_probe):
 
 @kernel
 def _record_ends(starts, row, rows, limit):
-    """Word offsets of the records of rows [row, …), as many as fit the limit, at least one."""
+    """Word offsets of the records of rows [row, …), for all rows that fit in the limit, at least one."""
     ends = np.empty(rows - row + 1, np.int64)
     ends[0] = 0
     count = 0
@@ -268,7 +271,7 @@ def _record_ends(starts, row, rows, limit):
 
 @kernel
 def _swapped(value):
-    """The bytes of a word in the other order."""
+    """Reverse the bytes of a word."""
     value = ((value & np.uint64(0x00FF00FF00FF00FF)) << np.uint64(8)) | (
         (value >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)
     )
@@ -282,7 +285,7 @@ def _swapped(value):
 def _encode(
     words, order, starts, ends, out, out32, total, first_time, last_time, src, counts, flags
 ):  # fmt: skip
-    """Encode rows into `out` at `ends`, describe them for the index, and add up their content."""
+    """Encode rows into `out` at `ends`, fill in their index entries, and add their content to `total`."""
     for row in range(len(ends) - 1):
         begin = starts[row]
         count = starts[row + 1] - begin

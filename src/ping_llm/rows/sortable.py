@@ -1,10 +1,9 @@
-"""A measurement as nine unsigned words of 8 bytes that sort as rows are sorted.
+"""A measurement as nine unsigned words of 8 bytes, in the sort order of rows.
 
-Word by word: source (2), time, destination (2), rtt, msm_id, probe_id, and size with kind and throughput and
-packet_error_count.
-Each is mapped so that unsigned order is the order of the values; -1 (unknown, no reply) comes first. So
-sorting needs no knowledge of columns, a total order needs no tie-break, and 72 bytes are all that is ever
-moved around.
+The words are source (2), time, destination (2), rtt, msm_id, probe_id, and one word for size with kind and
+throughput, and packet_error_count. Each value is mapped so that unsigned order is the order of the values; -1
+(unknown, no reply) comes first. So sorting does not need to know the columns, the order is total without
+tie-breaks, and only 72 bytes per measurement are moved.
 """
 
 from dataclasses import dataclass
@@ -35,10 +34,10 @@ from ping_llm.rows.block import KIND_BITS, THROUGHPUT_BITS
 WORDS = 9
 SRC_HIGH, SRC_LOW, TIME, DST_HIGH, DST_LOW, RTT, MSM_ID, PROBE_ID, SIZE_ERRORS = range(WORDS)
 
-# Stand-ins for null. Both break a rule by themselves, so that no valid value is taken for a missing one.
+# Values in place of null. Both break a rule, so that a valid value is never taken for a missing one.
 _NO_TIME = -(2**63)
 _NO_RTT = -1.7976931348623157e308
-# Status of the text of an address.
+# Status of an address text.
 BAD, GOOD, MISSING = range(3)
 _SEEN_BITS = 17
 _SEEN = 1 << _SEEN_BITS
@@ -47,16 +46,16 @@ _SIGN = np.uint64(1 << 63)
 
 @dataclass(frozen=True)
 class Sortable:
-    """The valid measurements of a batch, and how many broke each rule."""
+    """The valid measurements of a batch, and the number of rows that broke each rule."""
 
     words: np.ndarray  # uint64 [n, 9]
     rejected: np.ndarray  # int64 [len(RULES)]
 
 
 def from_batch(batch: pa.RecordBatch, scratch: np.ndarray | None = None) -> Sortable:
-    """Validate a batch with the columns of `inputs.select` and turn it into words.
+    """Validate a batch with the columns of `inputs.select` and convert it to words.
 
-    They lie in `scratch` if that is given and large enough: fresh memory costs as much as filling it.
+    The words are stored in `scratch` if it is given and large enough: new memory costs as much as filling it.
     """
     sources, sources_status = packed_words(batch.column("src_addr"))
     destinations, destinations_status = packed_words(batch.column("dst_addr"))
@@ -85,7 +84,7 @@ def from_batch(batch: pa.RecordBatch, scratch: np.ndarray | None = None) -> Sort
 
 
 def _throughputs(batch: pa.RecordBatch) -> np.ndarray:
-    """Mbit/s; null and not a number, which some programs write for null, are unknown."""
+    """Throughputs in Mbit/s; null and NaN, which some programs write for null, are unknown."""
     if THROUGHPUT not in batch.schema.names:
         return np.full(len(batch), float(UNKNOWN_THROUGHPUT))
     mbps = _filled(batch.column(THROUGHPUT), UNKNOWN_THROUGHPUT)
@@ -115,7 +114,7 @@ def packed_words(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 @kernel
 def _eight(data, at):
-    """Eight bytes as a word; one instruction, once compiled."""
+    """Eight bytes as a word; this compiles to one instruction."""
     return (
         np.uint64(data[at])
         | np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
@@ -130,10 +129,10 @@ def _eight(data, at):
 
 @kernel
 def _pack_words(data, offsets, seen, words, status):
-    """Parse each text, or copy the result of an equal one before it.
+    """Parse each text, or copy the result of an earlier equal text.
 
-    Addresses repeat: 80 to 99 of 100 in a batch have been seen. Finding one takes 25 ns, parsing 80 to 130.
-    `seen` holds the last row of every hash.
+    Addresses repeat: 80 to 99 % of a batch have occurred before. Finding one takes 25 ns, parsing 80 to 130
+    ns. `seen` holds the last row for each hash.
     """
     packed = np.zeros((1, 16), np.uint8)
     valid = np.zeros(1, np.bool_)
@@ -188,7 +187,7 @@ def _same_text(data, start, end, other, other_end):
 
 @kernel
 def rtt_word(rtt):
-    """Order-preserving: negative values have all bits turned, others only the sign."""
+    """Map an RTT to a word of the same order: negative values have all bits inverted, others the sign."""
     bits = np.float64(rtt).view(np.uint64)
     return ~bits if bits & _SIGN else bits | _SIGN
 
@@ -256,7 +255,7 @@ def _fill(
         words[kept, 2] = np.uint64(time[i])
         words[kept, 3] = dst[i, 0]
         words[kept, 4] = dst[i, 1]
-        words[kept, 5] = rtt_word(rtt[i] + 0.0)  # -0.0 becomes 0.0: two bit patterns of one value
+        words[kept, 5] = rtt_word(rtt[i] + 0.0)  # -0.0 becomes 0.0, so that equal values have equal bits
         words[kept, 6] = np.uint64(msm_id[i] + 1)
         words[kept, 7] = np.uint64(probe_id[i] + 1)
         both = size[i] + 1 + (kind[i] << KIND_BITS)
@@ -274,7 +273,7 @@ def hash_source(high, low):
 
 @kernel
 def hash_key(words, row, by_probe):
-    """Hash of a measurement's key. By probe, a measurement without a probe counts by its source."""
+    """Hash of a measurement's key. When grouping by probe, one without a probe is grouped by its source."""
     if by_probe and words[row, PROBE_ID] != 0:
         return mix_one(words[row, PROBE_ID])
     return hash_source(words[row, SRC_HIGH], words[row, SRC_LOW])
@@ -282,7 +281,7 @@ def hash_key(words, row, by_probe):
 
 @kernel
 def part_of(hashed, table):
-    """The part of a hash. The last split takes what is left, so there always is one."""
+    """The part for a hash. The last split takes all remaining hashes, so there is always a part."""
     upper = hashed >> np.uint64(32)
     split = 0
     while upper >= table[split, 1]:
@@ -291,13 +290,13 @@ def part_of(hashed, table):
     return np.int64(table[split, 3] + (upper - begin) * parts // (end - begin))
 
 
-#: mix(0) | 1, mix(1) | 1, …: odd, so that no change of one word is lost.
+#: Factors mix(0) | 1, mix(1) | 1, …: odd, so that every change of one word changes the sum.
 _FACTORS = np.array([mix_int(value) | 1 for value in range(WORDS)], np.uint64)
 
 
 @kernel
 def content(words, row):
-    """A hash of a whole measurement. Its sums (mod 2^64) tell whether two sets of measurements are equal."""
+    """A hash of a measurement. The sums (mod 2^64) show whether two sets of measurements are equal."""
     value = np.uint64(0)
     for word in range(WORDS):
         value += words[row, word] * _FACTORS[word]

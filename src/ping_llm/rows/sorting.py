@@ -1,9 +1,10 @@
-"""Sorting measurements into rows: by the key's hash, the key, then everything else.
+"""Sorting of measurements into rows: by the hash of the key, the key, then all other values.
 
-Measurements of a part share few keys (about 28 each) and often arrive in order of time. So a block is grouped
-through a hash table, only the keys are sorted, and each group is sorted by itself, which costs one pass when
-it is sorted already. That is several times faster than sorting whole records, and needs 28 bytes a
-measurement beside the 72 of the record. What does not fit is sorted in runs and merged.
+Measurements of a part share few keys (about 28 measurements per key) and often arrive in time order. So a
+block is grouped with a hash table, only the keys are sorted, and each group is sorted separately, which costs
+one pass if it is already sorted. That is several times faster than sorting whole records, and needs 28 bytes
+per measurement in addition to the 72 of the record. Data that does not fit in memory is sorted in runs and
+merged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,16 +16,16 @@ import numpy as np
 from ping_llm.compiled import kernel
 from ping_llm.rows.sortable import PROBE_ID, SRC_HIGH, SRC_LOW, TIME, WORDS, hash_key
 
-#: Memory of sorting one measurement, the record included; the hash table at its fullest.
+#: Memory per measurement while sorting, in bytes: the record, and the hash table at its fullest.
 SORT_BYTES = 8 * WORDS + 28
 
 _SMALL = 24  # groups up to this size are sorted by insertion
 
 
 def sort_order(words: np.ndarray, by_probe: bool) -> np.ndarray:
-    """The order in which the measurements of a block are sorted, int64 [n]."""
+    """The indices that sort the measurements of a block, int64 [n]."""
     group_of, first, sizes, hashes = _grouped(words, by_probe)
-    # NumPy's sort: Numba would compile its own for four seconds.
+    # This uses NumPy's sort, because Numba would take four seconds to compile its own.
     ranked = np.argsort(hashes)
     _break_ties(ranked, hashes, words, first, by_probe)
     order = np.empty(len(words), np.int64)
@@ -34,7 +35,7 @@ def sort_order(words: np.ndarray, by_probe: bool) -> np.ndarray:
 
 @kernel
 def _grouped(words, by_probe):
-    """The group of each measurement; of each group one measurement, its size and its hash."""
+    """The group of each measurement; and for each group one measurement, its size and its hash."""
     count = len(words)
     group_of = np.empty(count, np.int32)
     first = np.empty(max(16, count // 16), np.int32)
@@ -115,8 +116,10 @@ def _rebuilt(hashes, groups, size):
 
 @kernel
 def _break_ties(ranked, hashes, words, first, by_probe):
-    """Order groups of equal hash by their keys. Two sources rarely collide, but the sources of a probe always
-    do, so runs are short: insertion."""
+    """Order groups with equal hashes by their keys, by insertion sort, as runs are short.
+
+    Two sources rarely have equal hashes, but the sources of one probe always do.
+    """
     for rank in range(1, len(ranked)):
         group = ranked[rank]
         place = rank
@@ -139,7 +142,7 @@ def _key_less(words, one, other, by_probe):
 
 @kernel
 def _less(words, one, other):
-    """Within a group: by time, then by every other word, so that equal means identical."""
+    """Order within a group: by time, then by all other words, so that equal measurements are identical."""
     for word in range(TIME, WORDS):
         if words[one, word] != words[other, word]:
             return words[one, word] < words[other, word]
@@ -154,7 +157,7 @@ def _sort_group(words, order, scratch):
         unsorted += 1
     if unsorted == count:
         return
-    # Insertion within stretches, then merging of neighbours, bottom up.
+    # Insertion sort within short pieces, then bottom-up merging of neighbours.
     for start in range(0, count, _SMALL):
         end = min(start + _SMALL, count)
         for i in range(start + 1, end):
@@ -212,10 +215,11 @@ def merge_runs(buffers, places, lengths, by_probe, out):
     """Merge the sorted buffers [runs, size, 9] into `out` until it is full or a buffer is used up.
 
     Args:
-      places: position in each buffer, moved on. lengths: filled part of each buffer, 0 for a finished run.
+      places: Position in each buffer; updated.
+      lengths: Length of the filled part of each buffer, 0 for a finished run.
 
     Returns:
-      how many measurements were written, and the run that needs a refill (-1: none does).
+      The number of measurements written, and the run that needs a refill (-1: none).
     """
     runs = len(buffers)
     heads = np.empty((runs, WORDS), np.uint64)
@@ -252,7 +256,7 @@ _MIN_BUFFER = 256
 
 
 def block_limit(memory_bytes: int) -> int:
-    """How many measurements a worker with this much memory can sort at once; two blocks may be alive."""
+    """Largest number of measurements a worker can sort at once; two blocks may be in memory."""
     return max(1 << 16, memory_bytes // (SORT_BYTES + 8 * WORDS))
 
 
@@ -262,7 +266,7 @@ def sorted_blocks(
     """Sort the measurements of all blocks together.
 
     Yields:
-      (words, order): words[order] are the next measurements.
+      (words, order), where words[order] are the next measurements.
     """
     runs: list[BinaryIO] = []
     counts: list[int] = []

@@ -1,11 +1,12 @@
-"""The same rows on Apache Spark, for data that outgrow one machine.
+"""The engine that builds the same rows on Apache Spark, for data too large for one machine.
 
     slices ─mapInArrow: scan─▶ (part, key) ─repartition, sort within partitions, mapInArrow: encode─▶ shards
 
-The scan and the shard writer are those of the other engines, so the bytes are too; Spark moves and sorts the
-measurements between them, out of core, and hands each partition over as a stream: neither a source nor a
-part is ever held whole. A measurement travels as one binary key, whose bytes sort as rows are sorted.
-Executors read the input and write the shards themselves, so both must be on a file system that all see.
+The scan and the shard writer are those of the other engines, so the bytes are the same. Between them, Spark
+moves and sorts the measurements, out of core, and passes each partition as a stream: neither a source nor a
+part is ever held completely in memory. A measurement is moved as one binary key, whose bytes are in the sort
+order of rows. Executors read the input and write the shards themselves, so both must be on a file system that
+all executors share.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +28,7 @@ from ping_llm.rows.spill import add_content
 from ping_llm.spark_session import cause_of, spark_session
 
 _KEY_WORDS = WORDS + 2  # hash, probe (or 0), then the measurement
-#: Counts of rejected measurements travel as rows of this part.
+#: Part number of the rows that carry counts of rejected measurements.
 _TALLY = -1
 
 _MOVED = pa.schema([("part", pa.int32()), ("key", pa.binary())])
@@ -43,7 +44,7 @@ def encode_all(plan: Plan, run: RunOptions) -> None:
         slices = session.createDataFrame([(number,) for number in range(len(plan.slices))], "slice int")
         slices = slices.repartition(max(1, len(plan.slices)), "slice")
         moved = slices.mapInArrow(lambda batches: _scan(batches, out, memory), _MOVED_DDL)
-        # A partition takes whole parts, sometimes several; the sort keeps them apart.
+        # A partition gets whole parts, sometimes several; the sort separates them.
         moved = moved.repartition(plan.parts, "part").sortWithinPartitions("part", "key")
         done = moved.mapInArrow(lambda batches: _encode(batches, out), _DONE_DDL).collect()
     except Exception as error:
@@ -58,7 +59,7 @@ def encode_all(plan: Plan, run: RunOptions) -> None:
 
 
 def _scan(batches: Iterable[pa.RecordBatch], out: str, memory_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Slice numbers → their measurements as (part, key); one row of the tally for each batch with rejects."""
+    """Convert slice numbers to measurements as (part, key), with one row of counts per batch with rejects."""
     plan = load_plan(Path(out))
     table, by_probe = layout_table(plan.splits), plan.options.by_probe
     scanner = Scanner(memory_bytes // 4)
@@ -94,7 +95,7 @@ def _fill_keys(words, table, by_probe, parts, keys):
 
 
 def _encode(batches: Iterable[pa.RecordBatch], out: str) -> Iterator[pa.RecordBatch]:
-    """A sorted stream of (part, key) → the shards of its parts, and what was in them."""
+    """Write a sorted stream of (part, key) to the shards of its parts; yield the totals."""
     plan = load_plan(Path(out))
     rejected, total, count = np.zeros(len(RULES), np.int64), np.zeros(1, np.uint64), 0
     writer: ShardWriter | None = None
@@ -125,7 +126,7 @@ def _encode(batches: Iterable[pa.RecordBatch], out: str) -> Iterator[pa.RecordBa
 
 
 def _stretches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Array]]:
-    """The keys of a batch, cut where the part changes."""
+    """The keys of each batch, split where the part changes."""
     for batch in batches:
         parts = batch.column(0).to_numpy()
         edges = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]
@@ -135,7 +136,7 @@ def _stretches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Arra
 
 
 def _to_words(keys: pa.Array) -> np.ndarray:
-    """Keys, all of 88 bytes, → words."""
+    """Convert keys, all of 88 bytes, to words."""
     width = 8 * _KEY_WORDS
     fixed = keys.cast(pa.binary(width))
     data = np.frombuffer(fixed.buffers()[1], np.uint8)[fixed.offset * width :][: len(fixed) * width]
@@ -155,7 +156,7 @@ def _publish(plan: Plan, part: int, writer: ShardWriter) -> None:
 
 
 def _write_empty_shards(plan: Plan) -> None:
-    """Parts that no measurement fell into have a shard too."""
+    """Write empty shards for parts without measurements."""
     for part in range(plan.parts):
         if not is_encoded(plan, part):
             _publish(plan, part, _open(plan, part))

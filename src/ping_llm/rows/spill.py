@@ -1,10 +1,10 @@
 """Spills: the measurements of one slice of the input, sorted into buckets but not within them.
 
-They are the only intermediate form: whoever builds a part reads its buckets from every spill. They are files,
-or stay in memory when all of them are small beside the limit. A file appears under its name when it is whole,
-so its presence is the marker that the slice is done. It is not synced to the disk (that would cost as much as
-the whole build); each bucket carries a sum over its content instead, and one that a power cut has damaged is
-found when it is read.
+They are the only intermediate form: a part is built by reading its buckets from all spills. They are files,
+or stay in memory if all of them are small compared to the limit. A file gets its name when it is complete, so
+its presence marks the slice as done. It is not synced to the disk (that would cost as much as the whole
+build). Instead each bucket has a sum over its content, so that damage by a power failure is found when it is
+read.
 """
 
 import os
@@ -27,7 +27,7 @@ RECORD_BYTES = 8 * WORDS
 
 @dataclass(frozen=True)
 class Spill:
-    """What is in a spill, and where."""
+    """The description of a spill, and its data or file."""
 
     place: Path | np.ndarray  # a file, or the words themselves
     rejected: np.ndarray  # int64 [len(RULES)]
@@ -44,7 +44,7 @@ class Spill:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The first measurement of each bucket."""
+        """Index of the first measurement of each bucket."""
         return np.cumsum(self.counts) - self.counts
 
     @property
@@ -53,7 +53,7 @@ class Spill:
 
 
 def make_spill(pieces: Iterable[Sortable], table: np.ndarray, by_probe: bool, path: Path | None) -> Spill:
-    """Sort the measurements of a slice into buckets; as one whole file, or in memory without a path."""
+    """Sort the measurements of a slice into buckets, in a file, or in memory if `path` is None."""
     buckets = int(table[-1, 2] + table[-1, 3])
     rejected = np.zeros(len(RULES), np.int64)
     counts, contents = np.zeros(buckets, np.int64), np.zeros(buckets, np.uint64)
@@ -65,7 +65,7 @@ def make_spill(pieces: Iterable[Sortable], table: np.ndarray, by_probe: bool, pa
         blocks.append((piece.words, places))
     cursor = np.cumsum(counts) - counts
     gathered = np.empty((int(counts.sum()), WORDS), np.uint64)
-    while blocks:  # popped, so that memory shrinks as the gathered block fills
+    while blocks:  # pop, so that memory is freed while the gathered block fills
         words, places = blocks.pop()
         _scatter(words, places, cursor, gathered)
     if path is None:
@@ -83,7 +83,7 @@ def make_spill(pieces: Iterable[Sortable], table: np.ndarray, by_probe: bool, pa
 
 
 def open_spill(path: Path) -> Spill:
-    """Read what is in a spill file, and check its length."""
+    """Read the header of a spill file, and check the length of the file."""
     with path.open("rb") as file:
         magic, buckets = np.frombuffer(file.read(16), np.int64) if path.stat().st_size >= 16 else (0, 0)
         rest = file.read(8 * (len(RULES) + 2 * int(buckets))) if magic == MAGIC else b""
@@ -116,7 +116,7 @@ class SpillReader:
             file.close()
 
     def read(self, bucket: int, limit: int) -> Iterator[np.ndarray]:
-        """The measurements of a bucket, in blocks of at most `limit`, checked against the sums of files."""
+        """The measurements of a bucket, in blocks of at most `limit`; files are checked by their sums."""
         total = sum(int(spill.counts[bucket]) for spill in self._spills)
         block = np.empty((min(total, limit), WORDS), np.uint64)
         filled = 0

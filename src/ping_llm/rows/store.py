@@ -1,9 +1,10 @@
 """Random access to the rows of a finished folder.
 
-Opening checks that manifest and index are as they were written and that each shard has its size: 0.15 s
-for 7 million rows. Shards are opened when first read. Many rows are read by one call of a kernel, without the
-GIL: it knows the place of each from the index, reads, checks and decodes it. Sources and times of what was
-read are compared with the index, so that a shard of another folder is noticed; `rows verify` finds the rest.
+Opening checks that manifest and index are unchanged and that each shard has its size: 0.15 s for 7 million
+rows. Shards are opened at their first read. Many rows are read by one call of a kernel, without the GIL,
+which finds the position of each row from the index, reads, checks and decodes it. The source and times of
+each row are compared with the index, so that a shard of another folder is detected; `rows verify` finds all
+other errors.
 """
 
 import errno
@@ -30,13 +31,13 @@ from ping_llm.rows.manifest import (
     open_index,
 )
 
-# Files kept open. A call may need more: it holds what it uses.
+# Number of files kept open. A call that needs more keeps its files open until it ends.
 _MAX_OPEN = 256
 _STRIDE = 64
 
 
 class ShardPositions:
-    """The shards of a folder. Safe to use from several threads."""
+    """The open shards of a folder, and the positions of rows in them. Safe to use from several threads."""
 
     def __init__(self, files: Sequence[Path], sizes: Sequence[int], rows: Sequence[int], counts: np.ndarray):
         self._files, self._sizes, self._counts = files, sizes, counts
@@ -49,8 +50,8 @@ class ShardPositions:
         self._retired: list[int] = []
         self._users = 0
         self._lock = threading.Lock()
-        # Not __del__, which also runs after an __init__ that failed and while the interpreter ends. At exit
-        # the system closes the files.
+        # This is not __del__, which also runs after a failed __init__ and while the interpreter exits. At
+        # exit the system closes the files.
         weakref.finalize(self, _close, self._open, self._descriptors, self._retired).atexit = False
 
     def file_of(self, row: int) -> Path:
@@ -58,7 +59,7 @@ class ShardPositions:
 
     @contextmanager
     def of(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Descriptor, position and measurements of each row. The descriptors are open inside the block."""
+        """The descriptor, position and measurements of each row. Descriptors stay open inside the block."""
         with self._lock:
             self._users += 1
         try:
@@ -97,7 +98,7 @@ class ShardPositions:
             self._descriptors[shard] = descriptor
             if len(self._open) > _MAX_OPEN:
                 oldest, _ = self._open.popitem(last=False)
-                # Somebody may be reading from it: it is closed when nobody reads.
+                # Another thread may be reading from it, so it is closed when no thread reads.
                 self._retired.append(int(self._descriptors[oldest]))
                 self._descriptors[oldest] = -1
 
@@ -123,13 +124,13 @@ def _close(shards: OrderedDict[int, None], descriptors: np.ndarray, retired: lis
 
 @kernel
 def _following(begin, count):
-    """Where the chunk after that of a row with `count` measurements begins."""
+    """The position of the chunk after that of a row with `count` measurements."""
     return riegeli.chunk_end(begin, riegeli.data_size(8 * codec.record_words(np.int64(count))))
 
 
 @kernel
 def _fill_marks(counts, marks):
-    """Positions of every 64th row. Returns where the last one ends, -1 if a row has no measurements."""
+    """Fill in the positions of every 64th row. Returns the end of the last row, -1 if a row is empty."""
     begin = np.int64(riegeli.SIGNATURE_END)
     for row in range(len(counts)):
         if counts[row] < 1:
@@ -142,10 +143,10 @@ def _fill_marks(counts, marks):
 
 @kernel
 def _locate(rows, done, first, first_mark, marks, open_descriptors, all_counts, descriptors, begins, counts):
-    """Fill the last three from place `done` on.
+    """Fill the last three arrays from index `done` on.
 
     Returns:
-      how many are done, and the shard that must be opened to go on, or -1.
+      The number of rows done, and the shard that must be opened to continue, or -1.
     """
     for place in range(done, len(rows)):
         row = rows[place]
@@ -185,12 +186,12 @@ _DIFFERENCES = {
 
 
 class RowStore:
-    """The rows of one folder. Safe to read from several threads; pickles as its path.
+    """The rows of one folder. Safe to read from several threads; pickled as its path.
 
     Args:
-      path: the folder.
-      check: compare index and shards with the manifest, and rows with the index. `rows verify` does that
-        itself, to go on and name all that is wrong.
+      path: The folder.
+      check: Whether to compare index and shards with the manifest, and rows with the index. `rows verify`
+        does that itself, so that it can report all errors.
     """
 
     def __init__(self, path: str | Path, *, check: bool = True):
@@ -237,7 +238,7 @@ class RowStore:
 
     @property
     def counts(self) -> np.ndarray:
-        """Measurements of each row, int32, mapped."""
+        """Number of measurements of each row, int32, memory-mapped."""
         return self.index.counts
 
     @property
@@ -246,7 +247,7 @@ class RowStore:
         return self.index.ipv4
 
     def read(self, indices: Sequence[int] | np.ndarray) -> RowBlock:
-        """The rows with these numbers, in the order given, repeats allowed."""
+        """The rows with the given numbers, in the given order; repeats are allowed."""
         rows = self._checked(indices)
         with self._places.of(rows) as (descriptors, begins, counts):
             offsets = np.zeros(len(rows) + 1, np.int64)
@@ -270,7 +271,7 @@ class RowStore:
         return block
 
     def read_records(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
-        """The raw records of the rows, in the order given. For looking at them: `read` is made for many."""
+        """The raw records of the rows, in the given order. For inspection; `read` is faster for many rows."""
         rows = self._checked(indices)
         records = []
         with self._places.of(rows) as places:
@@ -302,7 +303,7 @@ class RowStore:
 def _read(
     descriptors, begins, counts, offsets, src, time, dst, rtt, msm_id, probe_id, size, errors
 ):  # fmt: skip
-    """Fill the columns. Returns the first bad row, and its fault as a chunk or as a record."""
+    """Fill the columns. Returns the first bad row, its fault as a chunk, and its fault as a record."""
     most = np.int64(0)
     for row in range(len(counts)):
         most = max(most, counts[row])
@@ -328,7 +329,7 @@ def _read(
 
 @kernel
 def _first_difference(rows, offsets, src, time, index_src, first_time, last_time):
-    """The first row whose source or times are not those of the index, and which of them."""
+    """The first row whose source or times differ from the index, and the code of the difference."""
     for place in range(len(rows)):
         row = rows[place]
         for byte in range(16):

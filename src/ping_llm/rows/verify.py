@@ -1,4 +1,4 @@
-"""Is a folder of rows what its manifest says, to the last byte?"""
+"""Checks that all bytes of a folder of rows agree with its manifest."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ from ping_llm.rows.sortable import PROBE_ID, SRC_HIGH, SRC_LOW, WORDS, content, 
 from ping_llm.rows.store import RowStore
 
 _BLOCK_BYTES = 32 << 20
-_MAX_PROBLEMS = 20  # a shard: what matters is which, not every row of it
+_MAX_PROBLEMS = 20  # per shard: the user needs to know the shard, not all its bad rows
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What was looked at and what is wrong with it."""
+    """The extent of the check, and the problems found."""
 
     folders: int
     rows: int
@@ -137,7 +137,7 @@ def _problems_of_rows(store: RowStore) -> Iterator[str]:
 
 
 def _blocks(counts: np.ndarray, first: int) -> Iterator[range]:
-    """Stretches of rows of about 32 MB."""
+    """Ranges of rows of about 32 MB."""
     start, size = 0, 0
     for row, count in enumerate(counts.tolist()):
         if size and size + record_bytes(count) > _BLOCK_BYTES:
@@ -149,11 +149,11 @@ def _blocks(counts: np.ndarray, first: int) -> Iterator[range]:
 
 
 class _ShardChecker:
-    """Goes through the rows of a shard in order."""
+    """Checks the rows of a shard in order."""
 
     def __init__(self, options: RowOptions, table: np.ndarray, part: int):
         self._options, self._table, self._part = options, table, part
-        self._last = np.zeros((0, WORDS), np.uint64)  # the last measurement of the block before
+        self._last = np.zeros((0, WORDS), np.uint64)  # the last measurement of the previous block
         self._last_count = 0
         self.content = np.zeros(1, np.uint64)
         self.problems = 0
@@ -170,7 +170,7 @@ class _ShardChecker:
                 yield f"{path}: row {row}: {problem}"
 
     def _one_by_one(self, store: RowStore, rows: range, error: PingError) -> Iterator[str]:
-        """Name the rows that cannot be read."""
+        """Report the rows that cannot be read."""
         self._last, self._last_count = self._last[:0], 0
         for row in rows:
             try:
@@ -255,7 +255,7 @@ def _first_invalid(words, rtt, size):
         good = (
             words[i, 2] < np.uint64(END_TIME_US)
             and (rtt[i] == NO_REPLY or 0.0 <= rtt[i] <= MAX_RTT_MS)
-            and -1 <= size[i] <= MAX_SIZE  # what is no kind was left in it
+            and -1 <= size[i] <= MAX_SIZE  # an invalid kind was left in the size
             and -1 <= errors <= MAX_PACKET_ERRORS
         )
         if not good:
@@ -265,8 +265,10 @@ def _first_invalid(words, rtt, size):
 
 @kernel
 def _first_disorder(words, starts, before_count, limit, by_probe, table, part, total):
-    """The first row that is out of order, and how. A measurement before starts[0] is the last of the row
-    before, which had `before_count`."""
+    """The first row that is out of order, and its fault.
+
+    A measurement before starts[0] is the last one of the previous row, which had `before_count` measurements.
+    """
     for row in range(len(starts) - 1):
         begin, end = starts[row], starts[row + 1]
         hashed = hash_key(words, begin, by_probe)

@@ -1,16 +1,16 @@
-"""What comes back: the distribution of one measurement's result, and a draw from it.
+"""The distribution of the result of one measurement, and draws from it.
 
     failed with probability  p(target, its local hour) + p(access)
     else  RTT = shift + jitter
-          shift  = great circle × inflation of the AS pair, detour, route of the day
+          shift  = great circle × inflation of the AS pair, detour, current route
                    + access delay (and per byte) + target's delay + congestion (access, local time of day)
-          jitter = log-logistic, now and then (spike weight) a heavier one
+          jitter = log-logistic, sometimes (spike weight) a heavier one
 
-Log-logistic because it looks like measured jitter (steep start, long tail) and has a closed-form CDF *and*
-inverse, so that the truth is exact and a draw costs one power. Each component is cut at 300 s, the order of
-the largest RTT in real dumps (302 s).
+The log-logistic distribution resembles measured jitter (steep start, long tail) and has a closed-form CDF
+*and* inverse, so that the truth is exact and a draw costs one power. Each component is cut at 300 s, which is
+close to the largest RTT in real dumps (302 s).
 
-`distribution` is the only place that knows: the writer draws from it, the truth evaluates it.
+Only `distribution` defines the parameters: the writer draws from it, and `Truth` evaluates it.
 """
 
 import math
@@ -26,26 +26,27 @@ from ping_llm.simulate.options import uniform_at
 JITTER_LIMIT = 300_000.0
 
 EARTH_RADIUS_KM = 6_371.0
-#: Light in fibre goes there and back over 100 km in 1 ms.
+#: Distance per ms of RTT: light in fibre travels 100 km and back in 1 ms.
 KM_PER_MS = 100.0
 
-#: Congestion is highest at this local hour, and half of that 3.3 hours before and after.
+#: Local hour with the highest congestion; 3.3 hours before and after it is half of that.
 PEAK_HOUR = 20.5
 
-#: Routes are kept for 2 to 14 days.
+#: Shortest duration of a route and its spread, in seconds: routes last 2 to 14 days.
 ROUTE_SHORTEST, ROUTE_SPREAD = 2 * 86_400, 12 * 86_400
 
-#: An anycast target answers from so many places.
+#: Number of places from which an anycast target replies.
 ANYCAST_PLACES = 8
 
-#: A spike of ten times the usual size is 40 times rarer: a variance without end, a mean with one.
+#: Shape of spikes: one of ten times the usual size is 40 times rarer. Uncut, the variance is infinite, the
+#: mean finite.
 SPIKE_SHAPE = 1.6
 
 PACKETS = 3
 
 
 class Latency(NamedTuple):
-    """All that determines results: arrays by probe, target and site, and the keys of the random streams."""
+    """Everything that determines results: arrays by probe, target and site, and keys of random streams."""
 
     probe_as: np.ndarray
     probe_site: np.ndarray
@@ -87,7 +88,7 @@ def _cosine(here, there):
 
 @kernel
 def propagation(world, probe, target, second):
-    """RTT of the bare path, ms: the same for all hosts of two sites, and for as long as a route lasts."""
+    """RTT of the path in ms: the same for all hosts of two sites while a route lasts, except to anycast."""
     one, other = np.int64(world.probe_as[probe]), np.int64(world.target_as[target])
     pair = min(one, other) * world.ases + max(one, other)
     here = world.site_direction[world.probe_site[probe]]
@@ -99,7 +100,7 @@ def propagation(world, probe, target, second):
     line = EARTH_RADIUS_KM * math.acos(max(-1.0, min(1.0, cosine))) / KM_PER_MS
 
     inflation = min(1.75, 1.3 + 0.3 * -math.log(uniform_at(world.inflation_key, pair, 0)))
-    # Cables go around continents: beyond 9,000 km the way is longer by another quarter.
+    # Cables go around continents: the path is longer by up to another quarter, which is reached at 9,000 km.
     inflation *= 1.0 + 0.25 * min(1.0, line / 90.0)
     detour = 0.0
     chance = uniform_at(world.detour_key, pair, 0)
@@ -123,7 +124,7 @@ def distribution(world, probe, target, second, size):
     busy = math.exp(2.0 * (math.cos((hour - PEAK_HOUR) * (2 * math.pi / 24)) - 1.0))
     shift = path + world.probe_delay[probe] + world.target_delay[target]
     shift += world.probe_congestion[probe] * busy + world.probe_byte_delay[probe] * size
-    # A longer path crosses more queues.
+    # A longer path passes more queues.
     scale = (world.probe_jitter[probe] + 0.002 * path) * (1.0 + busy)
     spike_weight = world.probe_spike_weight[probe] * (1.0 + busy)
     target_hour = (second // 3_600 + np.int64(world.target_zone[target])) % 24
@@ -135,7 +136,7 @@ def distribution(world, probe, target, second, size):
 
 @kernel
 def distributions(world, probe, target, second, size, parameters):
-    """The parameters of many results, into float64 [n, 7]."""
+    """Write the parameters of many results to float64 [n, 7]."""
     for index in range(len(second)):
         row = parameters[index]
         row[0], row[1], row[2], row[3], row[4], row[5], row[6] = distribution(
@@ -157,7 +158,7 @@ def log_logistic_inverse(p, scale, shape):
 
 @kernel
 def draw(world, start, probes, slots, rounds, times, targets, sizes, rtt, errors):
-    """Results of measurements. The stored RTT is rounded *down* to a whole µs: it keeps its millisecond."""
+    """Draw the results of measurements. RTTs are rounded *down* to whole µs and stay in their millisecond."""
     for index in range(len(probes)):
         probe, slot, round_ = probes[index], slots[index], rounds[index]
         failure, shift, scale, shape, spike_weight, spike_scale, spike_shape = distribution(
@@ -171,14 +172,14 @@ def draw(world, start, probes, slots, rounds, times, targets, sizes, rtt, errors
             scale, shape = spike_scale, spike_shape
         within = uniform_at(world.jitter_key, slot, round_) * log_logistic_cdf(JITTER_LIMIT, scale, shape)
         rtt[index] = math.floor((shift + log_logistic_inverse(within, scale, shape)) * 1_000.0) / 1_000.0
-        # One packet of three is lost about as often as all are; two, half as often.
+        # Given a reply, two packets of three are lost with probability failure / 3, one with twice that.
         loss = uniform_at(world.loss_key, slot, round_)
         errors[index] = 2 if loss < failure / 3 else 1 if loss < failure else 0
 
 
 @kernel
 def order_by_time(times, begin_second, end_second, order):
-    """A stable counting sort: measurements of the same second stay in the order of their probes."""
+    """Sort by time, stably, by counting: measurements of the same second stay in the order of probes."""
     begins = np.zeros(end_second - begin_second + 1, np.int64)
     for index in range(len(times)):
         begins[times[index] - begin_second + 1] += 1
@@ -192,13 +193,13 @@ def order_by_time(times, begin_second, end_second, order):
 
 @dataclass(frozen=True)
 class Truth:
-    """The distributions of n results, exact.
+    """The exact distributions of n results.
 
-    An RTT is continuous in the world and stored rounded *down* to a whole µs, so it stays in its
-    millisecond: bins [k, k + 1) ms have the same probability before and after.
+    An RTT is continuous in the simulated world and stored rounded *down* to a whole µs, so it stays in its
+    millisecond: bins [k, k + 1) ms have the same probability before and after rounding.
 
-    `cdf`, `quantile` and `log_density` are of the RTT given that there is a reply. Their argument is a
-    number, [n] (one for each result), [n, m] (many for each), or [1, m] (the same many for each).
+    `cdf`, `quantile` and `log_density` are those of the RTT given that there is a reply. Their argument is a
+    number, [n] (one per result), [n, m] (m per result), or [1, m] (the same m for all results).
     """
 
     parameters: np.ndarray  # float64 [n, 7] in the order of latency.distribution
@@ -220,30 +221,30 @@ class Truth:
 
     @property
     def failure_probability(self) -> np.ndarray:
-        """Probability of no reply, [n]."""
+        """The probability of no reply, [n]."""
         return self.parameters[:, 0]
 
     def cdf(self, rtt: np.ndarray | float) -> np.ndarray:
-        """Probability that a reply takes at most `rtt` ms."""
+        """The probability that a reply takes at most `rtt` ms."""
         return self._apply(_cdf, rtt)
 
     def log_density(self, rtt: np.ndarray | float) -> np.ndarray:
-        """Natural logarithm of the density per ms, -inf where the RTT is impossible."""
+        """The natural logarithm of the density per ms; -inf where the RTT is impossible."""
         return self._apply(_log_density, rtt)
 
     def quantile(self, p: np.ndarray | float) -> np.ndarray:
-        """The RTT in ms that a reply stays below with probability p."""
+        """The RTT, in ms, below which a reply is with probability p."""
         values = np.asarray(p, np.float64)
         if not ((values >= 0) & (values <= 1)).all():
             raise ValueError("a probability is between 0 and 1")
         return self._apply(_quantile, values)
 
     def bits(self, rtt: np.ndarray | float, bin_ms: float = 1.0) -> np.ndarray:
-        """Bits that the truth needs for the observed results: -log2 of the bin's probability, or of failure.
+        """Bits of the observed results under the truth: -log2 of the probability of the bin, or of failure.
 
         Args:
-          rtt: as stored; -1 is a failure.
-          bin_ms: bins are [k, k + 1) times this.
+          rtt: RTTs as stored; -1 is a failure.
+          bin_ms: Width of a bin in ms; bins are [k, k + 1) times this.
         """
         values = np.broadcast_to(np.asarray(rtt, np.float64), (len(self),))
         result = np.empty(len(self))
@@ -251,10 +252,10 @@ class Truth:
         return result
 
     def entropy(self, bin_ms: float = 1.0) -> np.ndarray:
-        """Expected bits of each result, [n]. Costs 50 µs each: `bits` of samples have the same mean.
+        """The expected bits of each result, [n], in 50 µs per result. `bits` of samples have the same mean.
 
-        Bin by bin to 500 ms above the shift; beyond, groups of bins that grow by 2 %, taken as flat inside.
-        That is off by less than 1e-5 bits.
+        The sum is over single bins up to 500 ms above the shift, then over groups of bins that grow by 2 %
+        and are taken as flat inside. The error is less than 1e-5 bits.
         """
         result = np.empty(len(self))
         _entropy(self.parameters, bin_ms, result)
@@ -276,7 +277,7 @@ class Truth:
 
 @kernel
 def _component_cdf(x, scale, shape):
-    """Of one component, cut at JITTER_LIMIT."""
+    """The CDF of one component, cut at JITTER_LIMIT."""
     if x >= JITTER_LIMIT:
         return 1.0
     return log_logistic_cdf(x, scale, shape) / log_logistic_cdf(JITTER_LIMIT, scale, shape)
@@ -284,7 +285,7 @@ def _component_cdf(x, scale, shape):
 
 @kernel
 def _component_survival(x, scale, shape):
-    """1 - CDF without cancellation: far bins keep all their digits."""
+    """1 - CDF of one component, without cancellation, so that far bins keep full precision."""
     if x <= 0.0:
         return 1.0
     if x >= JITTER_LIMIT:
@@ -301,7 +302,7 @@ def _mixture_cdf(row, rtt):
 
 @kernel
 def _between(row, low, high):
-    """Probability that a reply takes low <= rtt < high, by the smaller of the two tails."""
+    """The probability that a reply takes low <= rtt < high, computed from the smaller of the two tails."""
     a, b = low - row[1], high - row[1]
     total = 0.0
     for weight, scale, shape in ((1.0 - row[4], row[2], row[3]), (row[4], row[5], row[6])):

@@ -1,8 +1,8 @@
-"""What decides a world: its options, with every default, and its random streams.
+"""Options of a world, with all defaults, and its random streams.
 
-Randomness is counter-based: a number is a pure function of (seed, stream, index). So a measurement does not
-depend on which block, thread or restart drew it. NumPy's generators would tie the bytes to their order of use
-and, for the distributions, to NumPy's version.
+Random numbers are counter-based: a number is a pure function of (seed, stream, index). So a measurement does
+not depend on the block, thread or restart that drew it. With NumPy's generators, the output would depend on
+their order of use and, for the distributions, on NumPy's version.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -17,13 +17,14 @@ from ping_llm.errors import UsageError
 from ping_llm.hashing import GOLDEN, finalize, finalize_one
 from ping_llm.measurements.schema import END_TIME, MIN_TIME
 
-#: Changes whenever the same options would give other bytes: an old world.json is then refused.
+#: Version of worlds. It changes when the same options give different bytes; an old world.json is then
+#: refused.
 WORLD_VERSION = 2
 
-#: The typical dump has about 28 measurements per source.
+#: Default measurements per probe: a typical dump has about 28 measurements per source.
 MEASUREMENTS_PER_PROBE = 28
 
-#: 50 M probes cost about 8 GB of tables; the IPv4 prefixes below would hold four times as many.
+#: Limits. 50 M probes need about 8 GB of tables; the IPv4 prefixes below have room for four times as many.
 MAX_PROBES = 50_000_000
 MAX_TARGETS = 1_000_000
 MAX_ASES = 4_000
@@ -31,16 +32,16 @@ MAX_ASES = 4_000
 
 @dataclass(frozen=True)
 class WorldOptions:
-    """None means: derived from the other sizes by `resolved`.
+    """Options of a world. Sizes that are None are derived from the others by `resolved`.
 
     Attributes:
-      anycast_share: share of targets that answer from several places; the nearest one does.
-      detour_share: share of AS pairs that do not meet nearby.
-      changed_share: share of routes that are not the usual one of their pair.
-      width: a probe with c measurements has about width · √c targets.
-      jitter, congestion: factors on those of the access links.
-      size_delay: factor on the time that a byte takes on the access links. Above 0, each measurement has a
-        size of its own, and its RTT grows with it.
+      anycast_share: Share of targets in several places; the nearest place replies.
+      detour_share: Share of AS pairs with a detour, because they do not meet nearby.
+      changed_share: Share of routes that differ from the usual route of their pair.
+      width: A probe with c measurements has about width · √c targets.
+      jitter, congestion: Factors on the jitter and congestion of the access links.
+      size_delay: Factor on the time that a byte takes on the access links. Above 0, each measurement has its
+        own size, and its RTT grows with it.
     """
 
     measurements: int = 1_000_000
@@ -61,16 +62,16 @@ class WorldOptions:
     size_delay: float = 0.0
 
     def resolved(self) -> "WorldOptions":
-        """The same options with every size a number. Raises UsageError for what cannot be simulated."""
+        """The same options with all sizes set. Raises UsageError if they cannot be simulated."""
         _check("measurements", self.measurements, 1, 10**12)
         probes = self.probes if self.probes is not None else default_probes(self.measurements)
         _check("probes", probes, 1, min(MAX_PROBES, self.measurements))
         targets = self.targets if self.targets is not None else max(8, round(4 * probes**0.5))
         _check("targets", targets, 1, MAX_TARGETS)
-        # 7 days for a million, 22 for a hundred million.
+        # 7 days for a million measurements, 22 for a hundred million.
         days = self.days if self.days is not None else max(1, round(7 * (self.measurements / 1e6) ** 0.25))
         _check("days", days, 1, 20_000)
-        # About as many ASes as hosts in each. An AS has at most 240 sites of 250 hosts.
+        # About as many ASes as hosts per AS. An AS has at most 240 sites of 250 hosts.
         hosts = probes + targets
         ases = self.ases if self.ases is not None else max(4, round(hosts**0.5), hosts // 20_000)
         _check("ases", ases, 2, MAX_ASES)
@@ -113,7 +114,7 @@ class WorldOptions:
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
         if not self.size_delay:
-            del values["size_delay"]  # as before it was known
+            del values["size_delay"]  # so that worlds without it are described as before this option existed
         return values
 
 
@@ -131,7 +132,7 @@ _SHIFT11 = np.uint64(11)
 
 
 class Draw(IntEnum):
-    """What a random number is for. Numbers are part of the world's version: never reuse one."""
+    """Purposes of random numbers. The codes are part of the world's version: never reuse one."""
 
     AS_PLACE = 1
     AS_PREFIX = 2
@@ -175,23 +176,23 @@ def stream_key(seed: int, stream: Draw) -> np.uint64:
 
 @kernel
 def bits_at(key, first, second):
-    """64 random bits of a key and two counters, in kernels."""
+    """64 random bits for a key and two counters, in kernels."""
     return finalize_one(finalize_one(key + np.uint64(first) * GOLDEN) + np.uint64(second) * _ODD)
 
 
 @kernel
 def uniform_at(key, first, second):
-    """A number strictly between 0 and 1, of a key and two counters, in kernels."""
+    """A random number strictly between 0 and 1 for a key and two counters, in kernels."""
     return (np.float64(bits_at(key, first, second) >> _SHIFT11) + 0.5) * 2.0**-53
 
 
 def bits(seed: int, stream: Draw, first: np.ndarray, second: np.ndarray | int = 0) -> np.ndarray:
-    """The same bits as `bits_at`, for arrays."""
+    """`bits_at` for arrays."""
     key = np.array([stream_key(seed, stream)])
     inner = finalize(key + np.asarray(first).astype(np.uint64) * GOLDEN)
     return finalize(inner + np.atleast_1d(np.asarray(second)).astype(np.uint64) * _ODD)
 
 
 def uniform(seed: int, stream: Draw, first: np.ndarray, second: np.ndarray | int = 0) -> np.ndarray:
-    """The same numbers as `uniform_at`, for arrays."""
+    """`uniform_at` for arrays."""
     return ((bits(seed, stream, first, second) >> _SHIFT11).astype(np.float64) + 0.5) * 2.0**-53

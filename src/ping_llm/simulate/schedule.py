@@ -1,9 +1,10 @@
-"""Who measures whom, and when: as in RIPE Atlas, a probe pings each of its targets every so often.
+"""The schedule of measurements: as in RIPE Atlas, a probe pings each of its targets at regular intervals.
 
-A probe with c measurements has about 0.8 √c targets (`width`; a slot each), all at one interval from 4
-minutes to 6 hours, from some time on; at the end of the world's days it goes on at their beginning, so that
-all days are alike. Everything is arithmetic on the slot and the round: any stretch of time can be produced
-without the rest, so a world of any length is written in bounded memory.
+A probe with c measurements has about 0.8 √c targets (`width`; one slot per target). It measures all of them
+at one interval, of 4 minutes to 6 hours, or shorter if its measurements do not fit otherwise. It starts at a
+random time, and at the end of the world's days it continues at their beginning, so that all days are alike.
+All times are computed from the slot and the round: any period can be produced without the rest, so a world of
+any length is written in bounded memory.
 """
 
 from typing import NamedTuple
@@ -16,18 +17,19 @@ from ping_llm.simulate.topology import allocate, normal_pair
 
 DAY = 86_400
 
-#: Seconds between rounds, as Atlas users choose them.
+#: Possible intervals between rounds, in seconds, as chosen by Atlas users.
 INTERVALS = np.array([1, 10, 60, 240, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600])
 
-#: Measurements per probe are log-normal: the mean is twice the median, the top of a million 200 times.
+#: Sigma of the log-normal number of measurements per probe: the mean is twice the median, and the largest of
+#: a million is about 200 times the mean.
 COUNT_SIGMA = 1.2
 
-#: A round is late by up to a twentieth of the interval, at most a minute.
+#: Largest delay of a round: a twentieth of the interval, and at most 60 seconds.
 LATE_SHARE, LATE_MOST = 20, 60
 
 
 class Schedule(NamedTuple):
-    """Arrays [probes] and arrays [slots]; the slots of probe p are first_slot[p]:first_slot[p + 1]."""
+    """Arrays by probe and by slot; the slots of probe p are first_slot[p]:first_slot[p + 1]."""
 
     measurements: np.ndarray
     interval: np.ndarray
@@ -48,10 +50,10 @@ def make_schedule(options: WorldOptions, target_weights: np.ndarray) -> Schedule
     slots = np.minimum(len(target_weights), np.ceil(options.width * np.sqrt(count))).astype(np.int64)
     rounds = -(-count // slots)
 
-    # Mostly the longest interval that fits, sometimes one, two … steps shorter.
+    # Usually the longest interval that fits, sometimes one or more steps shorter.
     seconds = options.days * DAY
     longest = np.searchsorted(INTERVALS, seconds // rounds, side="right") - 1
-    # More than one round a second: times repeat, which those of a real dump would not.
+    # With more than one round per second, times repeat, unlike in a real dump.
     longest = longest.clip(0)
     shorter = (np.log2(1 / uniform(seed, Draw.PROBE_INTERVAL, ids))).astype(np.int64)
     shortest = np.minimum(longest, 3)
@@ -80,7 +82,7 @@ def _fill_slots(first_slot, interval, cumulative, target_key, phase_key, target,
                 choice = np.searchsorted(cumulative, uniform_at(target_key, slot, attempt))
                 if not _contains(target, begin, slot, choice):
                     break
-            # A probe with nearly all targets: take the next free one.
+            # If a probe already has nearly all targets, take the next free one.
             while _contains(target, begin, slot, choice):
                 choice = (choice + 1) % targets
             target[slot] = choice
@@ -94,13 +96,13 @@ def _contains(target, begin, end, choice):
 
 @kernel
 def rounds_of(count: int, slots: int, position: int) -> int:
-    """How many of a probe's measurements go to its slot at `position`."""
+    """Number of a probe's measurements that go to its slot at `position`."""
     return count // slots + (1 if position < count % slots else 0)
 
 
 @kernel
 def moment(schedule, probe, slot, round_):
-    """Second after the world's start of one measurement, before it is wrapped into the world's days."""
+    """Time of one measurement, in seconds after the world's start, not yet wrapped into the world's days."""
     interval = np.int64(schedule.interval[probe])
     late = np.minimum(interval // LATE_SHARE, LATE_MOST)
     delay = np.int64(bits_at(schedule.late_key, slot, round_) % np.uint64(late + 1))
@@ -122,14 +124,14 @@ def survey(schedule, hours, per_target):
 
 @kernel
 def fill(schedule, begin_second, end_second, seconds, probes, slots, rounds, times):
-    """All measurements with begin_second <= time < end_second, by probe. Returns how many."""
+    """Fill in all measurements with begin_second <= time < end_second, by probe. Returns their number."""
     size = 0
     for probe in range(len(schedule.measurements)):
         interval = np.int64(schedule.interval[probe])
         begin, end = schedule.first_slot[probe], schedule.first_slot[probe + 1]
         most = rounds_of(schedule.measurements[probe], end - begin, 0)
         start = schedule.start[probe]
-        # The stretch of time as often as the probe's schedule wraps past it: mostly once or twice.
+        # Check the period once for each time the probe's schedule wraps around: usually once or twice.
         for wrapped in range(0, start + most * interval + LATE_MOST, seconds):
             low, high = begin_second + wrapped, end_second + wrapped
             if start >= high or start + most * interval + LATE_MOST < low:

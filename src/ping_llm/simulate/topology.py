@@ -1,7 +1,7 @@
-"""Autonomous systems and their sites: places on the globe and hierarchical prefixes.
+"""Autonomous systems and their sites, with places on the globe and hierarchical prefixes.
 
-region (first byte) → AS (IPv4 /16, IPv6 /32) → site (IPv4 /24, IPv6 /48) → host. Two hosts share as much
-of their path as they share of their address.
+region (first byte) → AS (IPv4 /16, IPv6 /32) → site (IPv4 /24, IPv6 /48) → host. The longer the common prefix
+of two hosts, the more of their path they share.
 """
 
 from typing import NamedTuple
@@ -13,14 +13,14 @@ from ping_llm.simulate.options import Draw, WorldOptions, bits, uniform
 
 
 class Region(NamedTuple):
-    """As with the real registries, the first byte of an address already says something about the place.
+    """A region. As with the real registries, the first byte of an address is informative about its place.
 
-    The /8 blocks hold no reserved range at all, so that every address is a public one.
+    The /8 blocks contain no reserved ranges, so that every address is public.
     """
 
     ipv4_blocks: tuple[int, ...]
     ipv6_block: int  # the first 12 bits
-    probes: float  # factor on the weights of its places below
+    probes: float  # factor on the weights of the region's places
     targets: float
 
 
@@ -92,19 +92,20 @@ PLACES = (
 )
 
 
-#: Hosts of one site, unless an AS is so large that its 240 sites need more.
+#: Hosts per site, unless an AS is so large that its 240 sites need more.
 HOSTS_PER_SITE = 5
 SITES_PER_AS = 240
 
-#: One AS in four hosts targets; the others have the probes.
+#: Share of ASes that host targets; the others have the probes.
 HOSTING_SHARE = 0.25
 
-#: Spread of an AS's sites around its centre, in degrees of latitude: a country, or a town.
+#: Spread of the sites of an AS around its centre, in degrees of latitude: a country for access ASes, a town
+#: for hosting ASes.
 ACCESS_SPREAD, HOSTING_SPREAD = 1.5, 0.3
 
 
 class Ases(NamedTuple):
-    """Arrays [ases]. The first `access` of them have probes, the rest targets."""
+    """Arrays by AS. The first `access` ASes have probes, the rest targets."""
 
     access: int
     place: np.ndarray  # index into PLACES
@@ -114,7 +115,7 @@ class Ases(NamedTuple):
 
 
 class Sites(NamedTuple):
-    """Arrays [sites]."""
+    """Arrays by site."""
 
     number: np.ndarray  # within its AS
     longitude: np.ndarray
@@ -122,7 +123,7 @@ class Sites(NamedTuple):
 
 
 class Hosts(NamedTuple):
-    """Arrays [hosts], in the order of their ASes."""
+    """Arrays by host, in the order of their ASes."""
 
     as_index: np.ndarray
     site: np.ndarray
@@ -130,16 +131,16 @@ class Hosts(NamedTuple):
 
 
 def allocate(total: int, weights: np.ndarray) -> np.ndarray:
-    """Whole numbers that add up to `total`, each within 1 of its share."""
+    """Integers that add up to `total`, each within 1 of its share."""
     edges = np.rint(np.cumsum(weights) * (total / weights.sum())).astype(np.int64)
     edges[-1] = total
     return np.diff(edges, prepend=0)
 
 
 def spread_evenly(sizes: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """A category for each item, so that the *sizes* in the categories are in proportion to the weights.
+    """A category for each item, such that the *sizes* per category are in proportion to the weights.
 
-    Drawing independently would leave a world of 15 ASes with a random half of the categories.
+    With independent draws, a world of 15 ASes would have only a random half of the categories.
     """
     middles = (np.cumsum(sizes) - sizes / 2) / sizes.sum()
     return np.searchsorted(np.cumsum(weights) / weights.sum(), middles).clip(0, len(weights) - 1)
@@ -185,7 +186,7 @@ def _prefixes(seed: int, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         random = bits(seed, Draw.AS_PREFIX, free, number)
         order = np.argsort(random, kind="stable")[: len(members)]
         ipv4[members] = free[order]
-        # 4,608 slots of 227 make the 20 free bits: distinct slots, so distinct prefixes.
+        # 4,608 slots of 227 fit in the 20 free bits; distinct slots give distinct prefixes.
         ipv6[members] = (region.ipv6_block << 20) + order * 227 + (random[order] % np.uint64(227)).astype(int)
     return ipv4, ipv6
 
@@ -231,7 +232,10 @@ def normal_pair(seed: int, stream: Draw, ids: np.ndarray) -> tuple[np.ndarray, n
 def packed_addresses(
     seed: int, ases: Ases, hosts: Hosts, sites: Sites, rows: slice, ipv6: np.ndarray, server: bool
 ) -> np.ndarray:
-    """uint8 [n, 16] of the hosts in `rows`. A server's IPv6 interface is short, a probe's is random."""
+    """The packed addresses of the hosts in `rows`, uint8 [n, 16].
+
+    The IPv6 interface identifier of a server is short, that of a probe is random.
+    """
     as_index, number = hosts.as_index[rows], hosts.number[rows]
     site_number = sites.number[hosts.site[rows]]
     ids = np.arange(rows.start, rows.stop)
@@ -239,7 +243,7 @@ def packed_addresses(
     packed = np.zeros((len(ids), 16), np.uint8)
     packed[:, :12] = np.frombuffer(MAPPED_PREFIX, np.uint8)
     packed[:, 12:14] = ases.ipv4_prefix[as_index].astype(">u2").view(np.uint8).reshape(-1, 2)
-    # Odd factors make permutations: neighbours in the list are not neighbours in the address.
+    # Odd factors give permutations, so that neighbouring hosts do not have neighbouring addresses.
     packed[:, 14] = (site_number * 97 + salt) & 0xFF
     packed[:, 15] = (number * 61 + salt) % 251 + 2
     if ipv6.any():

@@ -1,4 +1,4 @@
-"""The world: everything that a seed and a few sizes determine. Built in seconds, saved as its options."""
+"""A simulated world, determined by a seed and a few sizes; built in seconds, and saved as its options."""
 
 import json
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ from ping_llm.simulate.topology import (
 )
 
 WORLD_FILE = "world.json"
-#: The place of each AS, as `query inverse --places` and `serve --places` read it.
+#: File with the place of each AS, in the format that `query inverse --places` and `serve --places` read.
 PLACES_FILE = "places.csv"
 
 
 @dataclass(frozen=True)
 class Access:
-    """How a probe is connected. Delays in ms."""
+    """A type of access link of probes. Delays are in ms."""
 
     share: float
     delay: tuple[float, float]
@@ -42,8 +42,8 @@ class Access:
     shape: float
     spike_weight: float
     spike_scale: float
-    failure: float  # relative: the whole is scaled to the wanted share
-    mbit: float  # per second, up and down: what a packet's size costs, where `size_delay` says that it does
+    failure: float  # relative failure rate; the total is scaled to the wanted share
+    mbit: float  # Mbit/s, up and down, which determine the delay per byte if `size_delay` is above 0
 
 
 ACCESSES = {
@@ -53,10 +53,10 @@ ACCESSES = {
     "satellite": Access(0.04, (28, 55), 6.0, 6.0, 2.5, 0.050, 50, 5.0, 20),
 }
 
-#: Probes that have the access type that is usual in their AS.
+#: Share of probes that have the usual access type of their AS.
 USUAL_ACCESS = 0.75
 
-#: Part of the failures that is the probe's side; the rest is the target's.
+#: Share of failures caused by the probe's access; the rest are caused by the target.
 ACCESS_FAILURE_SHARE = 0.2
 
 SIZES = np.array([48, 64, 100, 1_000])
@@ -65,7 +65,7 @@ SIZE_SHARES = np.array([0.6, 0.8, 0.9, 1.0])
 
 @dataclass(frozen=True)
 class World:
-    """A synthetic Internet. Make one with `World.build(options)` or `World.load(folder)`."""
+    """A synthetic Internet, made by `World.build(options)` or `World.load(folder)`."""
 
     options: WorldOptions
     ases: Ases
@@ -73,7 +73,7 @@ class World:
     sites: Sites
     schedule: Schedule
     latency: Latency
-    access: np.ndarray  # uint8 [probes]: index into ACCESSES
+    access: np.ndarray  # uint8 [probes]: index in ACCESSES
     source_is_ipv6: np.ndarray  # bool [probes]
     per_hour: np.ndarray  # measurements in each hour since the start
     sizes: np.ndarray  # int64 [2 * targets]: payload of each (target, version)
@@ -84,11 +84,11 @@ class World:
 
     @classmethod
     def load(cls, folder: Path | str) -> "World":
-        """The world whose measurements `ping-llm simulate` wrote into `folder`."""
+        """Load the world whose measurements `ping-llm simulate` wrote into `folder`."""
         return cls.build(read_options(Path(folder)))
 
     def save(self, folder: Path) -> None:
-        """Write world.json: a version and the options, from which all else follows; and places.csv."""
+        """Write world.json, with the version and the options that determine the world, and places.csv."""
         files.write_json(folder / WORLD_FILE, {"version": WORLD_VERSION, "options": self.options.to_json()})
         lines = ["prefix,latitude,longitude"]
         columns = (self.ases.ipv4_prefix, self.ases.ipv6_prefix, self.ases.place)
@@ -108,24 +108,24 @@ class World:
 
     @cached_property
     def sources(self) -> np.ndarray:
-        """uint8 [probes, 16]: each probe's one address."""
+        """The address of each probe, uint8 [probes, 16]."""
         rows = slice(0, self.probes)
         return self._packed(rows, self.source_is_ipv6, server=False)
 
     @cached_property
     def destinations(self) -> np.ndarray:
-        """uint8 [2 * targets, 16]: target t has IPv4 address 2 t and IPv6 address 2 t + 1."""
+        """Addresses of targets, uint8 [2 * targets, 16]: IPv4 of target t in row 2 t, IPv6 in 2 t + 1."""
         rows = slice(self.probes, self.probes + self.targets)
         both = [self._packed(rows, np.full(self.targets, ipv6), server=True) for ipv6 in (False, True)]
         return np.stack(both, axis=1).reshape(-1, 16)
 
     def truth(self, src: Any, dst: Any, time: Any, size: Any = None) -> Truth:
-        """The exact distributions of results from sources to destinations at times.
+        """The exact distributions of results from sources to destinations at given times.
 
         Args:
-          src, dst: texts (list, Arrow array) or packed uint8 [n, 16].
+          src, dst: Texts (list, Arrow array) or packed uint8 [n, 16].
           time: Arrow timestamps, datetime64, datetimes, or integers in µs since 1970 as in the table.
-          size: bytes of the payload; needed where the world's RTTs depend on it (`size_delay`).
+          size: Bytes of the payload; needed if the RTTs of the world depend on it (`size_delay`).
         """
         if size is None and self.options.size_delay > 0:
             raise PingError("The RTTs of this world depend on the size of the packets: give the sizes.")
@@ -135,7 +135,7 @@ class World:
         return Truth.of(self.latency, probe, target, _seconds(time), sizes)
 
     def sizes_of(self, slots: np.ndarray, rounds: np.ndarray, endpoint: np.ndarray) -> np.ndarray:
-        """int64 [n]: the payload of measurements: their own, or that of their target."""
+        """The payload of each measurement, int64 [n]: its own if `size_delay` > 0, else its target's."""
         if self.options.size_delay == 0:
             return self.sizes[endpoint]
         return _sizes(uniform(self.options.seed, Draw.SIZE, slots, rounds))
@@ -202,7 +202,7 @@ def _build(options: WorldOptions) -> World:
         probe_spike_weight=column["spike_weight"],
         probe_spike_scale=column["spike_scale"],
         probe_failure=probe_failure,
-        # There and back, 8 bits per byte.
+        # Both directions, 8 bits per byte.
         probe_byte_delay=np.float32(options.size_delay * 2 * 8 / 1_000) / column["mbit"],
         target_as=hosts.as_index[probes:],
         target_site=target_site,
@@ -259,7 +259,7 @@ def _choose_access(seed: int, ases: Ases, hosts: Hosts, probes: int) -> np.ndarr
 
 
 def _access_delay(seed: int, site: np.ndarray, access: np.ndarray) -> np.ndarray:
-    """Mostly a matter of the site: neighbours hang on the same exchange."""
+    """The delay of each access link, mostly determined by the site, as neighbours share an exchange."""
     ranges = np.array([kind.delay for kind in ACCESSES.values()])[access]
     shared = uniform(seed, Draw.PROBE_DELAY, site, 1)
     own = uniform(seed, Draw.PROBE_DELAY, np.arange(len(site)), 0)
@@ -267,7 +267,7 @@ def _access_delay(seed: int, site: np.ndarray, access: np.ndarray) -> np.ndarray
 
 
 def _choose_versions(count: np.ndarray, ipv6_share: float) -> np.ndarray:
-    """IPv6 whenever its share of the measurements so far is behind: exact even with ten probes."""
+    """Whether each probe uses IPv6: if its share so far is too small. Exact even with ten probes."""
     reached = np.rint(np.cumsum(count) * ipv6_share)
     ipv6 = np.zeros(len(count), bool)
     done = 0
@@ -279,9 +279,10 @@ def _choose_versions(count: np.ndarray, ipv6_share: float) -> np.ndarray:
 
 
 def _target_failure(options: WorldOptions, per_target: np.ndarray) -> np.ndarray:
-    """float64 [targets, 24]. Most targets hardly ever fail, a few do often; at some hours more.
+    """Failure probability of each target in each local hour, float64 [targets, 24].
 
-    Scaled so that the world's measurements fail with the wanted share.
+    Most targets hardly ever fail, a few fail often, and in some hours more than in others. The values are
+    scaled such that the wanted share of the world's measurements fails.
     """
     seed, targets = options.seed, len(per_target)
     ids = np.arange(targets)
@@ -295,7 +296,7 @@ def _target_failure(options: WorldOptions, per_target: np.ndarray) -> np.ndarray
 
 
 def _positions(known: np.ndarray, wanted: Any, what: str, role: str) -> np.ndarray:
-    """Row of `known` for each wanted address."""
+    """The row of `known` for each wanted address."""
     if isinstance(wanted, np.ndarray) and wanted.dtype == np.uint8 and wanted.ndim == 2:
         packed, inverse = np.ascontiguousarray(wanted), np.arange(len(wanted))
     else:
@@ -323,7 +324,7 @@ def _seconds(time: Any) -> np.ndarray:
         time = time.to_numpy()
     values = np.asarray(time)
     if values.dtype == object:
-        # datetimes with a zone, which NumPy would refuse
+        # datetimes with a time zone, which NumPy refuses
         values = np.array([round(moment.timestamp() * 1e6) for moment in values.ravel()], np.int64)
     if np.issubdtype(values.dtype, np.datetime64):
         values = values.astype("datetime64[us]").astype(np.int64)

@@ -1,12 +1,12 @@
-"""Writes a world's measurements: Parquet, sorted by time, one file per day (date=YYYY-MM-DD/part-0.parquet).
+"""Writer of a world's measurements: Parquet by time, one file per day (date=YYYY-MM-DD/part-0.parquet).
 
-A slice of up to half a million measurements is in memory at a time; otherwise memory grows with the number of
-probes (about 150 bytes each), not of measurements.
+A slice of up to half a million measurements is in memory at a time; apart from that, memory grows with the
+number of probes (about 150 bytes each), not of measurements.
 
-Many worlds, each unlike the others, are what a model trains on that is to answer about a world it never saw.
-What varies is drawn from ranges that real studies support (docs/simulate.md has the comparison): how many
-sources and destinations, how many of the pairs are measured and how often, anycast, detours, changes of
-route, jitter, congestion, IPv6, failures.
+A model that has to answer about unseen worlds is trained on many different worlds. Their options are drawn
+from ranges that real studies support (docs/simulate.md has the comparison): numbers of sources and
+destinations, share and frequency of measured pairs, anycast, detours, changes of route, jitter, congestion,
+IPv6, failures.
 """
 
 import math
@@ -29,15 +29,15 @@ from ping_llm.simulate.options import Draw, WorldOptions, bits, uniform
 from ping_llm.simulate.schedule import fill
 from ping_llm.simulate.world import WORLD_FILE, World, read_options
 
-#: Measurements of a slice, if an hour of them is not more: one row group.
+#: Measurements per slice, which is one row group; more only if a single hour has more.
 SLICE = 500_000
 
-#: Unlike a user's measurement in Atlas, but clear of the built-in ones.
+#: First measurement id, above those of the built-in measurements of RIPE Atlas.
 FIRST_MSM_ID = 1_000_001
 
 
 def simulate(out: Path, options: WorldOptions) -> World:
-    """Write the world into `out`. Days that are there already (whole, by the same options) are kept."""
+    """Write the world into `out`. Existing days (complete, with the same options) are kept."""
     options = options.resolved()
     _claim(out, options)
     with only_writer(out, "simulate"):
@@ -64,7 +64,8 @@ def _write(out: Path, options: WorldOptions) -> World:
 
 
 def _parquet(path: Path) -> pq.ParquetWriter:
-    # zstd 1 needs 13 bytes per measurement, snappy 18 in a sixth less time. Times and RTTs hardly repeat.
+    # zstd 1 needs 13 bytes per measurement; snappy needs 18, in a sixth less time. Times and RTTs hardly
+    # repeat.
     repeating = [name for name in MEASUREMENTS.names if name not in ("event_time", "rtt")]
     return pq.ParquetWriter(
         path, MEASUREMENTS, compression="zstd", compression_level=1, use_dictionary=repeating
@@ -76,7 +77,7 @@ def day_file(out: Path, options: WorldOptions, day: int) -> Path:
 
 
 def _claim(out: Path, options: WorldOptions) -> None:
-    """Refuse a folder that holds something else."""
+    """Raise UsageError if the folder holds other files or another world."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file: name a folder to write the measurements into.")
     if (out / WORLD_FILE).exists():
@@ -89,7 +90,7 @@ def _claim(out: Path, options: WorldOptions) -> None:
 
 
 class _Tables:
-    """Makes the tables of a day, slice by slice."""
+    """Produces the tables of a day, slice by slice."""
 
     def __init__(self, world: World):
         self._world = world
@@ -114,7 +115,7 @@ class _Tables:
         probes, slots, rounds, times = (np.empty(size, np.int64) for _ in range(4))
         filled = fill(world.schedule, begin, end, len(world.per_hour) * 3_600, probes, slots, rounds, times)
         assert filled == size, f"{filled} measurements in seconds {begin} to {end}, {size} expected"
-        # Results are drawn before sorting: by probe, its tables stay in the cache.
+        # Draw results before sorting: in the order of probes, the tables of a probe stay in the cache.
         targets = world.schedule.target[slots].astype(np.int64)
         sizes = world.sizes_of(slots, rounds, 2 * targets + world.source_is_ipv6[probes])
         rtt = np.empty(size)
@@ -139,13 +140,13 @@ class _Tables:
         return pa.Table.from_arrays(columns, schema=MEASUREMENTS)
 
 
-#: Fewer measurements would not be a world.
+#: Smallest number of measurements per world, and largest number of worlds.
 LEAST_MEASUREMENTS = 100
 MOST_WORLDS = 100_000
 
 
 def draw_worlds(worlds: int, measurements: int, seed: int = 0) -> Iterator[WorldOptions]:
-    """The options of each world; all have the same number of measurements, up to one."""
+    """The options of each world; their numbers of measurements differ by at most one."""
     if not 1 <= worlds <= MOST_WORLDS:
         raise UsageError(f"--worlds is a number from 1 to {MOST_WORLDS:,}, not {worlds:,}.")
     if measurements < LEAST_MEASUREMENTS * worlds:
@@ -164,13 +165,13 @@ def _draw(seed: int, number: int, measurements: int) -> WorldOptions:
         return float(uniform(seed, Draw.WORLD, np.array([number]), next(turn))[0])
 
     def between(low: float, high: float) -> float:
-        """Log-uniform."""
+        """A log-uniform random number."""
         return low * (high / low) ** chance()
 
     probes = round(between(8, min(600, measurements / 4)))
     targets = max(2, round(between(3, 150)))
     start = WorldOptions().start_date + timedelta(days=int(365 * chance()))
-    # One world in three has no IPv6, one in six nothing else.
+    # One world in three has no IPv6, one in six only IPv6.
     kind = chance()
     ipv6 = 0.0 if kind < 1 / 3 else 1.0 if kind < 1 / 2 else chance()
     anycast, fails = chance(), between(0.002, 0.2)
@@ -194,7 +195,7 @@ def _draw(seed: int, number: int, measurements: int) -> WorldOptions:
 
 
 def simulate_worlds(out: Path, worlds: int, measurements: int, seed: int = 0) -> list[WorldOptions]:
-    """Write each world into a folder of its own below `out`. Those that are there already are kept."""
+    """Write each world into a separate folder below `out`. Existing ones are kept."""
     drawn = list(draw_worlds(worlds, measurements, seed))
     for options in drawn:
         options.resolved()

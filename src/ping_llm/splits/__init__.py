@@ -1,1 +1,1 @@
-"""Ways of dividing measurements, and the check that nothing leaks."""
+"""Ways of splitting measurements, and the check that nothing leaks between the splits."""

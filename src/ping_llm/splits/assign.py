@@ -1,7 +1,7 @@
-"""Which split a measurement belongs to: by a hash of its source, pair or row, or by its time.
+"""Assignment of measurements to splits: by a hash of the source, pair or row, or by time.
 
-The hash is the same on every machine and in every version (docs/formats.md). Not DuckDB's hash(), which may
-change with its version: a source must stay in its split when the data grow and the programs age.
+The hash is the same on every machine and in every version (docs/formats.md). DuckDB's hash() is not used, as
+it may change with its version: a source must stay in its split when data are added or programs are updated.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from ping_llm.splits.options import ShardOptions
 
 @kernel
 def absorb(state, words, result):
-    """result[i] = the hash of words[i, :] with a starting state."""
+    """Set result[i] to the hash of words[i, :] with an initial state."""
     for row in range(len(words)):
         value = mix_one(np.uint64(state))
         for column in range(words.shape[1]):
@@ -31,19 +31,19 @@ def absorb(state, words, result):
 
 
 def hash_words(seed: int, words: np.ndarray) -> np.ndarray:
-    """uint64 [n] of uint64 [n, k]."""
+    """Hash each row of uint64 [n, k] to uint64 [n]."""
     result = np.empty(len(words), np.uint64)
     absorb(np.uint64(seed), np.ascontiguousarray(words, np.uint64), result)
     return result
 
 
 def address_words(packed: np.ndarray) -> np.ndarray:
-    """uint64 [n, 2], big-endian, of packed addresses."""
+    """Convert packed addresses to big-endian words, uint64 [n, 2]."""
     return np.ascontiguousarray(packed).view(">u8").astype(np.uint64).reshape(-1, 2)
 
 
 def pair_words(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """uint64 [n, 4]: both addresses, the smaller first, so that there and back are one pair."""
+    """Words of both addresses, uint64 [n, 4], the smaller first, so that both directions are one pair."""
     first, second = address_words(one), address_words(other)
     swap = (first[:, 0] > second[:, 0]) | ((first[:, 0] == second[:, 0]) & (first[:, 1] > second[:, 1]))
     return np.where(
@@ -61,18 +61,18 @@ _VALUES = {
 
 
 def stratum_length_us(first_us: int, last_us: int) -> int:
-    """A stratum of time is a day, or an hour where there are less than three days."""
+    """Length of a time stratum, in µs: a day, or an hour if the data span less than three days."""
     return DAY_US if last_us - first_us >= 3 * DAY_US else HOUR_US
 
 
 def stratum_values(batch: Columns, names: Sequence[str], time_us: int) -> np.ndarray:
-    """int64 [n, columns]."""
+    """The values of the strata for each row, int64 [n, columns]."""
     values = [_VALUES[name](batch, time_us).astype(np.int64) for name in names]
     return np.stack(values, axis=1) if values else np.zeros((len(batch), 0), np.int64)
 
 
 class Numbers:
-    """Gives each distinct value the next number."""
+    """Numbers distinct values consecutively."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -81,7 +81,7 @@ class Numbers:
         return len(self._numbers)
 
     def of(self, values: np.ndarray) -> np.ndarray:
-        """int64 [n] of integers [n]; consecutive batches share the numbers."""
+        """The numbers of integers [n], int64 [n]; consecutive batches share the numbers."""
         unique, first, inverse = np.unique(values, return_index=True, return_inverse=True)
         numbers = np.empty(len(unique), np.int64)
         for position in np.argsort(first, kind="stable").tolist():
@@ -89,7 +89,7 @@ class Numbers:
         return numbers[inverse.ravel()]
 
 
-#: A measurement that is in no split: it lies in a gap.
+#: Split index of a measurement that is in no split, because it is in a gap.
 LEFT_OUT = -1
 
 
@@ -102,7 +102,10 @@ class TimeCuts:
 
 
 class Assigner:
-    """Decides on consecutive batches. The data are read twice, to count and to write; a new one each time."""
+    """Assigns the rows of consecutive batches to splits.
+
+    The data are read twice, to count and to write; each pass needs a new Assigner.
+    """
 
     def __init__(self, options: ShardOptions, cuts: TimeCuts | None):
         self._options, self._cuts = options, cuts
@@ -114,7 +117,7 @@ class Assigner:
         """The index of each row's split, or LEFT_OUT.
 
         Args:
-          values: int64 [n, columns] of the strata.
+          values: int64 [n, columns], the values of the strata.
         """
         by, seed = self._options.by, self._options.seed
         if by == "time":
@@ -144,11 +147,11 @@ class Assigner:
 
 
 def split_of_hash(hashed: np.ndarray, fractions: tuple[float, ...]) -> np.ndarray:
-    """The hash as a share of 2^64, in the ranges of the fractions."""
+    """The split of each hash: the hash as a share of 2^64, in the ranges of the fractions."""
     limits = np.cumsum(fractions)[:-1]
     bounds = np.array([min(round(limit * 2.0**64), 2**64 - 1) for limit in limits.tolist()], np.uint64)
     split = np.searchsorted(bounds, hashed, side="right")
-    # A last split of nothing would still get the one value 2^64 - 1.
+    # A last split with fraction 0 would otherwise get the one value 2^64 - 1.
     return np.minimum(split, max(index for index, part in enumerate(fractions) if part > 0)).astype(np.int64)
 
 
@@ -164,9 +167,9 @@ def _row_words(batch: Columns) -> np.ndarray:
 
 @kernel
 def _spread(strata, keys, seen, result):
-    """Evenly spread hashes for the rows of each stratum: its counter, bits reversed, shifted by its key.
+    """Evenly spread hashes for the rows of each stratum: its counter with bits reversed, XOR its key.
 
-    After n rows of a stratum each split has its share to within log2(n) rows; a hash would be off by √n.
+    After n rows of a stratum each split has its share to within log2(n) rows; with a hash the error is √n.
     """
     for row in range(len(strata)):
         number = strata[row]
@@ -180,17 +183,17 @@ def _spread(strata, keys, seen, result):
 
 
 def time_range(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> tuple[int, int]:
-    """First and last time in µs."""
+    """The first and last time, in µs."""
     query = f"SELECT min(epoch_us(event_time)), max(epoch_us(event_time)) FROM {data.scan}"
     first, last = connection.sql(query + " WHERE isfinite(event_time)").fetchall()[0]
     return first or 0, last or 0
 
 
 def find_cuts(connection: duckdb.DuckDBPyConnection, data: ParquetInput, options: ShardOptions) -> TimeCuts:
-    """Cuts at which the splits have their fractions of the rows, as nearly as equal times allow.
+    """Times that divide the rows by the fractions of the splits, as closely as equal times allow.
 
-    Counting by hour first, then by time within the hour of a cut, holds a few thousand numbers instead of
-    sorting all times.
+    Counting rows per hour, then per time within the hour of a cut, needs only a few thousand numbers in
+    memory; the times are not sorted.
     """
     hours = _histogram(connection, data, f"epoch_us(event_time) // {HOUR_US}", "isfinite(event_time)")
     ends = np.cumsum(hours[:, 1])

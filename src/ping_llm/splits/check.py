@@ -1,7 +1,8 @@
-"""The proof that nothing leaks, of every way of splitting: nothing is taken from the counts of who split.
+"""Checks, for every way of splitting, that nothing leaks, without using counts made while splitting.
 
-Shards are read as written: leakage is looked for in the texts of the addresses with plain GROUP BY, not with
-the hash that decided. A held-out split is proven from its masks over the data, before it is used or written.
+Shards are read as written: leaks are searched in the address texts with plain GROUP BY, not with the hash
+that assigned the splits. A held-out split is checked by its masks over the data, before it is used or
+written.
 """
 
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ from ping_llm.splits.options import SIZE_TOLERANCE, STRATUM_TOLERANCE, ShardOpti
 if TYPE_CHECKING:
     from ping_llm.splits.holdout import Splits
 
-#: A check is on the sizes of shards of at least this many rows: below, one row is more than the tolerance.
+#: Smallest number of rows for which sizes are checked: with fewer, one row is more than the tolerance.
 _LEAST_ROWS = 100
 
 _STRATUM_SQL = {
@@ -35,7 +36,7 @@ _STRATUM_SQL = {
 
 @dataclass(frozen=True)
 class Check:
-    """One promise: whether it holds, and the figures that say so."""
+    """One checked property: its text, whether it holds, and the figures that show it."""
 
     promise: str
     holds: bool
@@ -47,7 +48,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Shard:
-    """A written file: its split, its number within it, its rows."""
+    """A written file: its split, its number within the split, and its number of rows."""
 
     path: Path
     split: str
@@ -56,7 +57,7 @@ class Shard:
 
 
 class Checker:
-    """Runs the checks over the written shards."""
+    """Runs the checks on the written shards."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, options: ShardOptions, shards: list[Shard]):
         self._connection, self._options, self._shards = connection, options, shards
@@ -112,7 +113,7 @@ class Checker:
         return Check("every measurement of a split is earlier than all of the next", holds, figures)
 
     def strata(self, name: str, stratum_us: int) -> Check:
-        """The share of each value in each shard against its share in the shard's split."""
+        """Compare the share of each value in each shard with its share in the shard's split."""
         key = _STRATUM_SQL[name].format(length=stratum_us)
         query = f"""
             WITH counted AS (
@@ -139,8 +140,8 @@ class Checker:
         return Check(promise, (worst or 0.0) <= STRATUM_TOLERANCE, figures)
 
     def figures(self) -> dict[str, dict[str, Any]]:
-        """What each split holds."""
-        # Seconds as integers: text of timestamps would depend on the session's time zone.
+        """The figures of each split: counts, shares and times."""
+        # Times as integers, because timestamps as text would depend on the session's time zone.
         query = f"""
             SELECT split, count(*), count(DISTINCT src_addr), count(DISTINCT dst_addr),
               min(epoch_us(event_time)), max(epoch_us(event_time)), avg((rtt < 0)::INT),
@@ -168,7 +169,7 @@ class Checker:
         return figures
 
     def shared_probe_ids(self) -> int:
-        """Probe ids in two splits: by source they can be, since a probe may have several addresses."""
+        """Number of probe ids in several splits: possible by source, as probes may have several addresses."""
         query = (
             "SELECT count(*) FILTER (low <> high) FROM "
             "(SELECT probe_id, min(split) AS low, max(split) AS high "
@@ -182,7 +183,7 @@ class Checker:
         return f"(SELECT *, {split} FROM read_parquet([{names}], filename = true, hive_partitioning = false))"
 
 
-#: What the measurements of a test must have in common with the training data: all of them (1) or none (0).
+#: Rules per test: properties that all (1) or none (0) of its measurements must have.
 _RULES = {
     "later": {"earlier_than_train": 0, "pair_in_train": 1},
     "pairs": {"earlier_than_train": 0, "pair_visible": 0, "source_in_train": 1, "destination_in_train": 1},
@@ -197,10 +198,10 @@ _RULES = {
 
 
 def check_held_out(splits: "Splits") -> dict:
-    """Prove that nothing of a held-out split leaks, from the data alone; the figures go into the report.
+    """Check that nothing of a held-out split leaks, from the data alone; return the figures for the report.
 
     Raises:
-      PingError: something does, with the rule that it broke.
+      PingError: a test leaks; the text names the broken rule.
     """
     train, visible = splits.train, splits.visible
     options = asdict(splits.options) if splits.options else None
@@ -238,5 +239,5 @@ def check_held_out(splits: "Splits") -> dict:
 
 
 def among(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """bool [n]: whether each row of bytes is one of the known."""
+    """Whether each row of bytes is one of the known rows, bool [n]."""
     return Ids(known).find(keys) >= 0

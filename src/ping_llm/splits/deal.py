@@ -1,10 +1,11 @@
-"""Which shard of its split a measurement goes to.
+"""Assignment of measurements to the shards of their split.
 
-Without strata, each in turn. With strata, the column that has the most values deals in rounds: a value's rows
-go to every shard of the split once before any gets its next, so each shard has its share to within one row.
-Among the shards that are left in the round, the one with the fewest rows of the other columns' values takes
-the row. (Dealing the combinations of values in turn is simpler, but the remainders of thousands of them add
-up: with 200 shards of 10 M rows the days were off by 4.5 %.)
+Without strata, the shards take rows in turn. With strata, rows are dealt in rounds by the column with the
+most values: the rows of a value go to every shard of the split once before any shard gets another one, so
+each shard has its share to within one row. Of the shards that remain in a round, the one with the fewest rows
+with the same values in the other columns gets the row. (Dealing each combination of values in turn is
+simpler, but the remainders of thousands of combinations add up: with 200 shards and 10 M rows the days were
+off by 4.5 %.)
 """
 
 import resource
@@ -23,16 +24,16 @@ from ping_llm.measurements.schema import TABLE_VERSIONS, THROUGHPUT
 from ping_llm.splits.assign import Numbers
 from ping_llm.splits.options import BUFFER_ROWS
 
-#: Counters of the columns that do not deal the rounds: 4 bytes each.
+#: Largest number of counters, of 4 bytes each, for the columns that do not determine the rounds.
 _MOST_COUNTERS = 100_000_000
 
 
 class Dealer:
-    """Deals consecutive batches.
+    """Assigns the rows of consecutive batches to shards.
 
     Args:
-      shards: of each split.
-      distinct: values of each stratified column, as counted before.
+      shards: Number of shards of each split.
+      distinct: Number of distinct values of each stratified column, counted before.
     """
 
     def __init__(self, shards: list[int], distinct: list[int]):
@@ -57,10 +58,10 @@ class Dealer:
             self._counters = np.zeros((max(1, sum(others)), len(self._load)), np.int32)
 
     def deal(self, split: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """The number of each row's shard over all splits; negative splits stay as they are.
+        """The number of each row's shard, counted over all splits; negative splits are returned unchanged.
 
         Args:
-          values: int64 [n, columns] of the strata.
+          values: int64 [n, columns], the values of the strata.
         """
         result = np.empty(len(split), np.int64)
         if not self._order:
@@ -125,14 +126,14 @@ def _deal_in_rounds(split, rounds, counters_of, shards, first, taken, dealt, cou
             taken[player, best >> 6] |= np.uint64(1) << np.uint64(best & 63)
 
 
-#: Descriptors for everything else than the shards.
+#: File descriptors reserved for everything except shards.
 _OTHER_FILES = 100
 
 
 class ShardFiles:
-    """All shard files, open at once; they appear under their names when all are complete.
+    """All shard files, open at the same time; they get their final names when all are complete.
 
-    They are of the `version` of the table that their input has.
+    They have the same `version` of the table as their input.
     """
 
     def __init__(self, paths: list[Path], buffer_rows: int = BUFFER_ROWS, version: int = 1):

@@ -1,16 +1,15 @@
-"""The held-out split: one training set, four tests that share nothing with it but what they may.
+"""The held-out split: one training set, and four tests that share only permitted properties with it.
 
-The training data are the first part of time, without the sources, destinations and pairs that are held
-out. All tests lie after it. So one trained model answers for all four questions:
+The training data are the first part in time, without the held-out sources, destinations and pairs. All tests
+are later. So one trained model can be evaluated on all four kinds of question:
 
 - `later`: pairs that were trained on, later in time.
-- `pairs`: pairs that were not, of a source and a destination that were.
-- `sources`: sources that were not. The destinations of such a source are halved: measurements to one half
-  may be looked back on (k of them, as the evaluation decides), the other half is asked about.
-- `destinations`: destinations that were not.
+- `pairs`: new pairs of a source and a destination that were both trained on.
+- `sources`: new sources. The destinations of such a source are halved: measurements to one half may be in the
+  context (k of them, chosen by the evaluation), the other half is queried.
+- `destinations`: new destinations.
 
-What is held out is decided by a hash of the addresses, so it does not depend on the order or the size of
-the data.
+A hash of the addresses determines what is held out, so it does not depend on the order or size of the data.
 """
 
 import hashlib
@@ -46,11 +45,11 @@ SPLIT_FILE = "split.json"
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """Shares of what is held out.
+    """Shares that are held out.
 
     Attributes:
-      time: share of the measurements, oldest first, that may be trained on; 1.0 does without a cut in
-        time, and then there is no `later` test.
+      time: Share of the measurements, oldest first, that may be trained on; with 1.0 there is no cut in time,
+        and no `later` test.
     """
 
     time: float = 0.8
@@ -62,14 +61,14 @@ class SplitOptions:
 
 @dataclass(frozen=True)
 class Splits:
-    """Masks over time-ordered measurements, and what they select."""
+    """Masks over measurements in time order, and the measurements that they select."""
 
-    options: SplitOptions | None  # None where somebody else has split
+    options: SplitOptions | None  # None if the user has split the data
     data: Columns
     is_train: np.ndarray  # bool [n]
-    is_visible: np.ndarray  # bool [n]: what a query may look back on, the training data included
-    kind: np.ndarray  # int8 [n]: index into KINDS of the test that a measurement belongs to, -1 for none
-    timed: bool  # whether all tests lie after the training data
+    is_visible: np.ndarray  # bool [n]: measurements that may be in a context, including the training data
+    kind: np.ndarray  # int8 [n]: index in KINDS of the test that a measurement belongs to, -1 for none
+    timed: bool  # whether all tests are later than the training data
 
     @property
     def train(self) -> Columns:
@@ -77,7 +76,7 @@ class Splits:
 
     @property
     def fingerprint(self) -> str:
-        """Names the measurements and what became of each."""
+        """A hash of the measurements and of the part to which each belongs."""
         digest = hashlib.sha256()
         data = self.data
         for array in (data.time, data.src, data.dst, data.rtt, self.is_train, self.is_visible, self.kind):
@@ -93,7 +92,7 @@ class Splits:
 
 
 def split(data: Columns, options: SplitOptions | None = None) -> Splits:
-    """Divide measurements; the result has passed `check_held_out`."""
+    """Split measurements; the result has passed `check_held_out`."""
     options = options or SplitOptions()
     for name in ("time", "pairs", "sources", "destinations"):
         if not 0 <= getattr(options, name) <= 1:
@@ -121,7 +120,7 @@ def split(data: Columns, options: SplitOptions | None = None) -> Splits:
         kind[late & kept & known_pair] = KINDS.index("later")
     held = late & ~new_destination
     kind[held & new_pair & ~new_source & known_source & known_destination] = KINDS.index("pairs")
-    # An asked pair of a new source may be a held-out pair as well: nothing of it is visible either way.
+    # A queried pair of a new source may also be a held-out pair: it is not visible in either case.
     kind[held & new_source & known_destination & ~shown] = KINDS.index("sources")
     kind[late & new_destination & ~new_source & ~new_pair & known_source] = KINDS.index("destinations")
     visible = kept | (new_source & shown & ~new_pair & ~new_destination)
@@ -131,14 +130,15 @@ def split(data: Columns, options: SplitOptions | None = None) -> Splits:
 
 
 def shown_half(data: Columns, seed: int) -> np.ndarray:
-    """bool [n]: the half of the pairs that may be looked at, where the other half is asked about."""
+    """Mask of the half of the pairs that may be in a context, bool [n]; the other half is queried."""
     return _hashed(pairs_of(data.src, data.dst), seed, b"half") < 0.5
 
 
 def given(train: Columns, test: Columns) -> Splits:
-    """Somebody else's split: its test measurements go to the tests by how new they are to the training data.
+    """Use a given split: its test measurements go to the tests by their novelty to the training data.
 
-    Known pairs may be looked back on up to each query; of new sources, half of the destinations.
+    Earlier test measurements of known pairs are visible, and for new sources those to half of the
+    destinations.
     """
     if not len(train) or not len(test):
         raise PingError("a split needs measurements to train on and measurements to test on")
@@ -161,30 +161,30 @@ def given(train: Columns, test: Columns) -> Splits:
     return result
 
 
-#: Where fewer measurements than this share repeat a pair, there is no earlier and later to learn from.
+#: Smallest share of measurements that repeat a pair with which times are useful for learning.
 _LEAST_REPEATS = 0.05
 
 
 def is_timeless(data: Columns) -> bool:
-    """Whether times say nothing: fewer than ten different ones, or hardly a pair measured twice."""
+    """Whether times carry no information: fewer than ten distinct times, or hardly any repeated pair."""
     pairs = len(Ids(pairs_of(data.src, data.dst)))
     return len(np.unique(data.time)) < 10 or len(data) - pairs < _LEAST_REPEATS * len(data)
 
 
 def fitting(options: SplitOptions, data: Columns) -> SplitOptions:
-    """The options without a cut in time where times say nothing; `fit` and `evaluate` split alike."""
+    """The options, without a cut in time if times carry no information, for both `fit` and `evaluate`."""
     return replace(options, time=1.0) if is_timeless(data) else options
 
 
 def write_held_out(inputs: Sequence[str | Path], out: Path, options: SplitOptions) -> dict:
     """Split measurements and write every part below `out`, with all columns of the input.
 
-    `train/measurements.parquet` is what may be trained on; `test/` has one file per kind of test; and
-    `context/measurements.parquet` is what questions may look back on besides the training data. The folder
-    appears when all of it is written.
+    `train/measurements.parquet` is the training data; `test/` has one file per kind of test; and
+    `context/measurements.parquet` has the measurements that questions may use besides the training data. The
+    folder gets its name when everything is written.
 
     Returns:
-      what `split.json` holds: the figures of `check_held_out`, and the measurements of each part.
+      The content of `split.json`: the figures of `check_held_out`, and the number of measurements per part.
     """
     measurements = read_measurements(inputs, every_column=True)
     splits = split(measurements, fitting(options, measurements))
@@ -205,7 +205,7 @@ def write_held_out(inputs: Sequence[str | Path], out: Path, options: SplitOption
 
 
 def write_training_part(data: str | Path, out: Path, options: SplitOptions) -> dict:
-    """Write only what may be trained on, as `measurements.parquet` below `out`; returns the counts."""
+    """Write only the training data, as `measurements.parquet` below `out`; returns its report."""
     measurements = read_measurements(data, every_column=True)
     splits = split(measurements, fitting(options, measurements))
     proof = check_held_out(splits) | {"fingerprint": splits.fingerprint}
@@ -214,7 +214,7 @@ def write_training_part(data: str | Path, out: Path, options: SplitOptions) -> d
 
 
 def _is_done(out: Path, proof: dict, parts: dict[str, int]) -> bool:
-    """Whether the folder holds this very split, with every file whole."""
+    """Whether the folder holds exactly this split, with all files complete."""
     try:
         same = json.loads((out / SPLIT_FILE).read_text()) == json.loads(json.dumps(proof))
         return same and all(pq.read_metadata(out / name).num_rows == rows for name, rows in parts.items())
@@ -225,15 +225,16 @@ def _is_done(out: Path, proof: dict, parts: dict[str, int]) -> bool:
 def _write_folder(
     out: Path, proof: dict, rows: dict[str, int], parts: Mapping[str, Callable[[], Columns]]
 ) -> dict:
-    """Write the parts and the proof into a folder aside, which becomes `out` at the end; returns the proof.
+    """Write the parts and the proof into a temporary folder, which is renamed to `out`; returns the proof.
 
-    What is there already is kept, what an interrupted run left is removed, and anything else is refused.
+    If `out` already holds this split, it is kept; files of an interrupted run are removed; other files in
+    `out` raise a UsageError.
     """
     if _is_done(out, proof, rows):
         return proof
     work = out.with_name(f".{out.name}.part")
     with only_writer(work, "split"):
-        if _is_done(out, proof, rows):  # by whoever held it until now
+        if _is_done(out, proof, rows):  # by another process that held the lock until now
             return proof
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UsageError(f"{out} is not empty: name another folder, so that nothing else is trained on")
@@ -250,11 +251,12 @@ def _write_folder(
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     with suppress(OSError):
-        work.rmdir()  # if a killed run had made it
+        work.rmdir()  # only_writer keeps the folder if a killed run created it
     return proof
 
 
-#: Inner splits made so far, within `inner_splits_kept`. Each is kept with its data, so that ids stay theirs.
+#: Inner splits made so far within `inner_splits_kept`, by the id of their data. The data are kept too, so
+#: that their ids are not reused.
 _kept: ContextVar[dict[tuple[int, int], tuple[Columns, "InnerSplit"]] | None] = ContextVar(
     "kept", default=None
 )
@@ -262,7 +264,7 @@ _kept: ContextVar[dict[tuple[int, int], tuple[Columns, "InnerSplit"]] | None] = 
 
 @contextmanager
 def inner_splits_kept() -> Iterator[None]:
-    """Within, the inner split of the same object is made once: ten methods need it, 0.8 s for 300,000."""
+    """Cache inner splits while the block runs: ten methods need the same one, and 300,000 rows take 0.8 s."""
     token = _kept.set({})
     try:
         yield
@@ -271,10 +273,10 @@ def inner_splits_kept() -> Iterator[None]:
 
 
 def inner_split(train: Columns, seed: int = 1) -> "InnerSplit":
-    """The training data, divided as the whole was: (to learn from, asked about, what may be looked back on).
+    """The training data, split like the whole data: (training part, queried measurements, history).
 
-    The tests of all kinds come together. Queries of new sources look back on 0 to 30 measurements or on
-    all, drawn at random, because that is what they will be asked with.
+    The tests of all kinds are concatenated. Queries of new sources look back on 0 to 30 measurements or on
+    all, drawn at random, like the queries of the evaluation.
     """
     kept = _kept.get()
     if kept is None:
@@ -287,7 +289,7 @@ def inner_split(train: Columns, seed: int = 1) -> "InnerSplit":
 def _inner_split(train: Columns, seed: int) -> "InnerSplit":
     try:
         splits = split(train, SplitOptions(seed=seed))
-    except PingError:  # a handful of measurements: ask about the same that were learned from
+    except PingError:  # too few measurements: query the same ones that are trained on
         return train, train, History(train, np.full(len(train), NO_LIMIT))
     tests = [splits.test(name) for name in KINDS]
     if not any(map(len, tests)):
@@ -301,12 +303,12 @@ def _inner_split(train: Columns, seed: int) -> "InnerSplit":
 
 InnerSplit = tuple[Columns, Columns, History]
 
-#: More than any source has: as good as no limit.
+#: Limit of the context that no source reaches, which means no limit.
 NO_LIMIT = 1 << 40
 
 
 def _hashed(keys: np.ndarray, seed: int, salt: bytes) -> np.ndarray:
-    """A number in [0, 1) for each row of bytes: the same for the same bytes, seed and salt."""
+    """A number in [0, 1) for each row of bytes, determined by bytes, seed and salt."""
     words = np.ascontiguousarray(keys).view("<u8")
     start = int.from_bytes(salt[:8].ljust(8, b"\0"), "little") ^ (seed * GOLDEN_INT)
     state = np.full(len(words), start & MASK, np.uint64)

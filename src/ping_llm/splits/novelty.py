@@ -1,4 +1,4 @@
-"""How new a question is to the training data."""
+"""Novelty of a question: which of its ends and pair are in the training data."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +17,10 @@ class Members(Protocol):
 
 @dataclass(frozen=True)
 class Novelty:
-    """What was trained on, and the classes of questions in which methods are about equally good."""
+    """Ends, pairs and networks of the training data, and the classes of questions by their novelty.
+
+    Within a class, methods are about equally good.
+    """
 
     sources: Members
     destinations: Members
@@ -39,12 +42,12 @@ class Novelty:
         )
 
     def classes(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """int64 [n], one of the five."""
+        """The class of each question, int64 [n]."""
         new_source, new_destination = ~self.sources.has(src), ~self.destinations.has(dst)
         out = np.where(self.pairs.has(pairs_of(src, dst)), self.KNOWN_PAIR, self.NEW_PAIR)
         out = np.where(new_destination, self.NEW_DESTINATION, out)
         return np.where(new_source, np.where(new_destination, self.NEW_ENDS, self.NEW_SOURCE), out)
 
     def unseen_source_networks(self, src: np.ndarray) -> np.ndarray:
-        """bool [n]: no trained source is in the same /16 (IPv6: /48)."""
+        """Whether no source of the training data is in the same /16 (IPv6: /48), bool [n]."""
         return ~self.source_networks.has(networks_of(src))

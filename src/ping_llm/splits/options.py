@@ -1,4 +1,4 @@
-"""Options of a split into shards, with every default and every bound in one place."""
+"""Options of a split into shards, with all defaults and limits."""
 
 import re
 from dataclasses import asdict, dataclass
@@ -10,30 +10,31 @@ RULES = ("time", "probe", "pair", "row")
 STRATA = ("time", "msm_id", "ip_version", "failed", "probe_id")
 SPLITS = {1: ("train",), 2: ("train", "test"), 3: ("train", "val", "test")}
 
-#: 100 million rows make 200 shards. With the default fractions a multiple of ten divides evenly: 8 : 1 : 1.
+#: Rows per shard: 100 million rows make 200 shards. With the default fractions, a multiple of ten shards
+#: divides evenly: 8 : 1 : 1.
 ROWS_PER_SHARD = 500_000
 FEWEST_SHARDS, MOST_SHARDS = 10, 2_000
 
-#: Rows collected before they are written, one row group per shard: 72 bytes each.
+#: Rows collected before they are written, as one row group per shard: 72 bytes per row.
 BUFFER_ROWS = 4_000_000
 
-#: What the report demands: shards of a split within 5 % of equal size, strata within 1 % of their share.
+#: Tolerances of the checks: shards of a split within 5 % of equal size, strata within 1 % of their share.
 SIZE_TOLERANCE = 0.05
 STRATUM_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """What decides the output.
+    """Options that determine the output.
 
     Attributes:
-      by: what is never in two splits: `time`, `probe` (a source), `pair` (of addresses, in either
+      by: Unit that is never in two splits: `time`, `probe` (a source), `pair` (of addresses, in either
         direction), or `row`.
-      fractions: fractions of train, val and test; of train and test if there are two.
-      shards: number of shards in all splits together; None: one per ROWS_PER_SHARD rows.
-      stratify: columns whose values are spread evenly over the shards.
-      gap_seconds: seconds left out between the splits, by time only.
-      seed: random seed of the hash that decides by probe, pair and row.
+      fractions: Fractions of train, val and test; of train and test if there are two.
+      shards: Number of shards in all splits together; None: one per ROWS_PER_SHARD rows.
+      stratify: Columns whose values are spread evenly over the shards.
+      gap_seconds: Seconds left out between the splits, by time only.
+      seed: Random seed of the hash used by probe, pair and row.
     """
 
     by: str = "time"
@@ -69,7 +70,7 @@ class ShardOptions:
 
     @property
     def used(self) -> list[int]:
-        """Indices of the splits that get anything."""
+        """Indices of the splits with a fraction above 0."""
         return [index for index, fraction in enumerate(self.fractions) if fraction > 0]
 
     def shards_for(self, rows: int) -> int:
@@ -83,7 +84,7 @@ class ShardOptions:
 
 
 def parse_duration(text: str) -> int:
-    """Seconds of 90s, 15m, 6h, 2d, or a bare number of seconds."""
+    """Convert 90s, 15m, 6h, 2d, or a plain number of seconds, to seconds."""
     match = re.fullmatch(r"(\d+)\s*([smhd]?)", text.strip())
     if not match:
         raise UsageError(f"{text!r} is not a duration: write 90s, 15m, 6h or 2d.")

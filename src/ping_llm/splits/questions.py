@@ -1,4 +1,4 @@
-"""Questions about held-out measurements: one test per kind, each with what it may look back on."""
+"""Questions about held-out measurements: one test per kind, each with its context."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.splits.check import among
 from ping_llm.splits.holdout import KINDS, Splits, is_timeless, shown_half
 
-#: Of a new source, so many measurements may be looked at: one test each.
+#: Numbers of visible measurements of a new source: one test each.
 SOURCE_CONTEXT = (0, 1, 2, 5, 10, 30)
 
-#: The same of a new destination: so many other sources have measured it.
+#: Numbers of other sources that have measured a new destination: one test each.
 DESTINATION_CONTEXT = (10,)
 
 
@@ -23,12 +23,14 @@ class Test:
     """Questions of one kind.
 
     Attributes:
-      name: such as "sources, 10 known".
-      kind: one of `holdout.KINDS`.
-      asked: the measurements, with their results.
-      context: what may be looked back on.
-      timed: whether only what is earlier may be. Without times that tell, everything visible is.
-      learned: what a method may learn from besides the training data; empty but for new destinations.
+      name: Name such as "sources, 10 known".
+      kind: One of `holdout.KINDS`, or "excerpt".
+      asked: The queried measurements, with their results.
+      context: The measurements that queries may look back on.
+      timed: Whether only earlier measurements may be used. If times carry no information, all visible ones
+        are.
+      learned: Measurements that a method may learn from besides the training data; empty except for new
+        destinations.
     """
 
     name: str
@@ -50,7 +52,7 @@ def questions_of(
     source_context: Sequence[int] = SOURCE_CONTEXT,
     destination_context: Sequence[int] = (),
 ) -> list[Test]:
-    """The tests of a split, of at most `most` questions each (0: all), drawn at random."""
+    """The tests of a split, with at most `most` questions each (0: all), drawn at random."""
     history, timed = History(splits.visible), not is_timeless(splits.data)
     tests = []
     for kind in KINDS:
@@ -72,11 +74,11 @@ def questions_of(
 def _destinations_known(
     splits: Splits, counts: Sequence[int], most: int, seed: int, history: History, timed: bool
 ) -> list[Test]:
-    """New destinations that a few other sources have measured, each once.
+    """Tests of new destinations that a few other sources have measured, once each.
 
-    The sources of a destination are halved as the destinations of a new source are: results of one half may
-    be learned from, the other half is asked about. Where the training data lie before the questions, so do
-    these results.
+    The sources of a destination are halved like the destinations of a new source: a method may learn from the
+    measurements of one half, and the other half is queried. If the training data are earlier than the
+    questions, so are these measurements.
     """
     every = splits.test("destinations")
     asked = every.take(~shown_half(every, seed))
@@ -89,7 +91,7 @@ def _destinations_known(
     newest = data.take(known).take(slice(None, None, -1))
     _, first = np.unique(pairs_of(newest.src, newest.dst), axis=0, return_index=True)
     others = newest.take(np.random.default_rng(seed).permutation(np.sort(first)))
-    # The place of each result among those of its destination, in the drawn order.
+    # The index of each measurement among those of its destination, in the drawn order.
     group = np.unique(others.dst, axis=0, return_inverse=True)[1].ravel()
     order = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[order], np.arange(group.max(initial=-1) + 1))
@@ -112,19 +114,19 @@ def _drawn(test: Columns, most: int, seed: int) -> Columns:
     return test.take(np.sort(random.choice(len(test), most, replace=False)))
 
 
-#: How many other sources and destinations are among the measurements of an excerpt, drawn from these.
+#: Numbers from which the numbers of other sources and destinations in an excerpt are drawn.
 _OTHERS = (0, 0, 1, 3, 7)
 
-#: In so many of them nothing of the asked pair is known.
+#: Share of excerpts that hold nothing of the queried pair.
 _NEW_SHARE = 0.35
 
 
 def excerpts(data: Columns, count: int, most: int, seed: int = 0) -> Iterator[tuple[Columns, Test]]:
-    """At most `count` sets of 1 to `most` measurements, even in the logarithm, and a question to each.
+    """At most `count` sets of 1 to `most` measurements, with log-uniform sizes, and a question for each.
 
-    They are as a user has them at hand: a question is about a measurement of the study, and known are earlier
-    ones among a few sources and destinations: the pair's own past, the source's other destinations, what
-    others measured.
+    They are like the data that a user has: the question is about a measurement of the study, and the set has
+    earlier measurements between a few sources and destinations: of the same pair, of the source to other
+    destinations, and of other sources.
     """
     random = np.random.default_rng(seed)
     timeless = is_timeless(data)
@@ -150,7 +152,7 @@ def excerpts(data: Columns, count: int, most: int, seed: int = 0) -> Iterator[tu
 
 
 def _with_others(random: np.random.Generator, ends: np.ndarray, met: np.ndarray, own: int) -> np.ndarray:
-    """An end and some of those that it was measured together with."""
+    """An end, and a few other ends from the rows `met`, drawn at random."""
     others = np.unique(ends[met])
     others = random.permutation(others[others != own])
     return np.append(others[: random.choice(_OTHERS)], own)

@@ -1,4 +1,4 @@
-"""`ping-llm split` into shards: count, cut, write, prove, report."""
+"""`ping-llm split` into shards: count, find cuts, write, check, report."""
 
 import hashlib
 import json
@@ -35,9 +35,9 @@ from ping_llm.splits.options import ShardOptions
 
 REPORT_FILE = "shard.json"
 
-#: There while shards are being written: which, so that they are known as ours if the run is killed.
+#: File that exists while shards are being written and lists them, so that they are recognised after a kill.
 WRITING_FILE = ".writing.json"
-#: There while the shards are all written and not all proven: an interrupted run continues with the proof.
+#: File that exists when all shards are written and not yet checked; an interrupted run continues there.
 WRITTEN_FILE = ".written.json"
 SPILL_FOLDER = ".shard-spill"
 SPLITS = ("train", "val", "test")
@@ -61,10 +61,10 @@ def size_of(path: Path) -> int | None:
 
 
 def own_files(out: Path) -> list[Path]:
-    """Shards, whole or not, that this command wrote here and may remove.
+    """Shards, complete or not, that this command wrote here and may remove.
 
     Raises:
-      UsageError: a folder of a split holds anything else.
+      UsageError: a folder of a split holds other files.
     """
     own: set[str] = set()
     for name in (REPORT_FILE, f"broken-{REPORT_FILE}"):
@@ -89,7 +89,7 @@ def own_files(out: Path) -> list[Path]:
 
 
 def forget_unwritten(out: Path) -> None:
-    """Remove the note of the shards being written if there is none of them."""
+    """Remove the list of shards being written if none of them exists."""
     if (out / WRITING_FILE).exists() and not any(any((out / split).glob("*")) for split in SPLITS):
         (out / WRITING_FILE).unlink()
 
@@ -101,7 +101,7 @@ DEFAULT_MEMORY_MB = 1_000
 
 @dataclass(frozen=True)
 class Report:
-    """What shard.json holds."""
+    """The content of shard.json."""
 
     content: dict[str, Any]
     was_done: bool = False
@@ -113,7 +113,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Written:
-    """What the proof needs to know of the writing: shards of each split, and rows left out in gaps."""
+    """Facts from writing that the checks need: shards of each split, and rows left out in gaps."""
 
     shards_of: list[int]
     left_out: int
@@ -126,7 +126,7 @@ def shard(
     memory_mb: int = DEFAULT_MEMORY_MB,
     threads: int = 2,
 ) -> Report:
-    """Split measurements into shards below `out`, and prove that the splits share nothing they may not."""
+    """Split measurements into shards below `out`, and check that nothing leaks between the splits."""
     out = literal(out)
     data = open_input(inputs)
     if not data.rows:
@@ -135,7 +135,7 @@ def shard(
     if done:
         return done
     with only_writer(out, "split"):
-        # Whoever held the folder until now may have done it.
+        # Another process that held the lock until now may have done the work.
         return _done_before(out, data, options) or _shard(data, out, options, memory_mb, threads)
 
 
@@ -214,7 +214,7 @@ def _write(
 
 
 def _paths(out: Path, options: ShardOptions, shards_of: list[int]) -> list[tuple[Path, str, int]]:
-    """Each shard's path, split and number."""
+    """The path, split and number of each shard."""
     return [
         (out / options.splits[index] / f"shard-{number:05d}.parquet", options.splits[index], number)
         for index in options.used
@@ -229,7 +229,7 @@ def _count(
     cuts: TimeCuts | None,
     stratum_us: int,
 ) -> tuple[np.ndarray, list[int]]:
-    """Rows of each split, and distinct values of each stratified column."""
+    """Count the rows of each split, and the distinct values of each stratified column."""
     assigner = Assigner(options, cuts)
     rows_of = np.zeros(len(options.fractions), np.int64)
     numbers = [Numbers() for _ in options.stratify]
@@ -274,12 +274,12 @@ def _report(
             for shard in written
         ],
     }
-    # Tuples and NumPy numbers become what a reader of the file sees.
+    # Convert tuples and NumPy numbers to the values that a reader of the file gets.
     return Report(json.loads(json.dumps(content)))
 
 
 def _needed(options: ShardOptions) -> frozenset[str] | None:
-    """Columns that decide: counting reads no others. The rules of measurements are checked when writing."""
+    """Columns that determine the splits; counting reads only these. The rules are checked when writing."""
     if options.by == "row" and not options.stratify:
         return None
     columns = {"time": {"event_time"}, "probe": {"src_addr"}, "pair": {"src_addr", "dst_addr"}, "row": set()}
@@ -289,10 +289,10 @@ def _needed(options: ShardOptions) -> frozenset[str] | None:
 
 
 def share_out(shards: int, rows_of: np.ndarray) -> list[int]:
-    """Shards of each split, in proportion to its rows, at least one for any rows."""
+    """Number of shards of each split, in proportion to its rows; at least one if it has any rows."""
     counts = np.where(rows_of > 0, 1, 0)
     for _ in range(shards - int(counts.sum())):
-        # The split whose shards are largest gets the next one.
+        # The split with the largest shards gets the next one.
         with np.errstate(divide="ignore", invalid="ignore"):
             size = np.where(rows_of > 0, rows_of / counts, 0)
         counts[int(size.argmax())] += 1
@@ -300,7 +300,7 @@ def share_out(shards: int, rows_of: np.ndarray) -> list[int]:
 
 
 def _done_before(out: Path, data: ParquetInput, options: ShardOptions) -> Report | None:
-    """The report of the same work done before; refuses a folder that holds something else."""
+    """The report of an earlier run of the same work, or None; refuses a folder that holds other files."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file: name a folder for the shards.")
     path = out / REPORT_FILE
@@ -327,12 +327,12 @@ def _done_before(out: Path, data: ParquetInput, options: ShardOptions) -> Report
 
 
 def _identity(data: ParquetInput, options: ShardOptions) -> dict[str, Any]:
-    """What decides the shards, as a reader of JSON sees it."""
+    """Everything that determines the shards, as values read from JSON."""
     return json.loads(json.dumps({"options": options.as_json(), "fingerprint": data.fingerprint}))
 
 
 def _written_before(out: Path, data: ParquetInput, options: ShardOptions) -> Written | None:
-    """What an interrupted run of the same work had written, if that was all of it."""
+    """The facts of an interrupted run of the same work that had written all shards, or None."""
     try:
         content = json.loads((out / WRITTEN_FILE).read_text())
         written = Written(content.pop("shards_of"), content.pop("left_out"))
@@ -346,12 +346,12 @@ def _written_before(out: Path, data: ParquetInput, options: ShardOptions) -> Wri
 
 
 def _clean(out: Path, data: ParquetInput, options: ShardOptions) -> None:
-    """Remove what an interrupted run left: spills, half-written files, shards that nobody will finish."""
+    """Remove the files of an interrupted run: spills, unfinished files, and shards that cannot be reused."""
     shutil.rmtree(out / SPILL_FOLDER, ignore_errors=True)
     keep = _written_before(out, data, options)
     wanted = {path for path, _, _ in _paths(out, options, keep.shards_of)} if keep else set()
     own = own_files(out)
-    # What tells which shards are ours goes last, so that a kill in here leaves it.
+    # The files that list our shards are removed last, so that they survive a kill in this function.
     for path in own:
         if path not in wanted:
             path.unlink()

@@ -1,13 +1,11 @@
-"""Measurements ↔ tokens.
+"""Conversion between measurements and tokens.
 
 vocab.py      the 272 ids
 rtt.py        the five RTT encodings
-statement.py  what a measurement states, and in which order
-reference.py  encode and decode, plain: the specification
-codec.py      the compiled blocks that kernels build contexts from
-columns.py    encode, compiled, on columns
-decoder.py    decode, compiled, into columns
-problems.py   DecodeError: what is wrong, and where
-grammar.py    which ids may come next
+statement.py  the fields that a measurement states, and their order
+reference.py  encode and decode in plain Python: the specification, with DecodeError
+codec.py      the compiled functions from which kernels build contexts
+columns.py    compiled encoder for columns
+grammar.py    the ids that may come next
 show.py       measurements beside their tokens
 """

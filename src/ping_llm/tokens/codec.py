@@ -1,8 +1,8 @@
-"""The compiled encoder: building blocks that kernels call, each writing at out[position] and on.
+"""The compiled encoder: functions that kernels call, each of which writes tokens starting at out[position].
 
-Every put_* returns the position after what it wrote; the *_length functions say beforehand how much that is.
-They hold the GIL nowhere and allocate nothing. Rows are validated long before they come here, so a value
-that has no tokens (NaN, a negative RTT) is a bug of the caller and raises ValueError.
+Every put_* function returns the position after its tokens; the *_length functions return the number of tokens
+beforehand. They do not hold the GIL and do not allocate memory. Rows are validated before, so a value that
+has no tokens (NaN, a negative RTT) is a bug in the caller and raises ValueError.
 """
 
 import math
@@ -51,7 +51,7 @@ _NO_REPLY = -1.0
 
 @kernel
 def put_number(out, position, value, count):
-    """The `count` big-endian bytes of a non-negative integer."""
+    """Write the `count` big-endian bytes of a non-negative integer."""
     for index in range(count):
         out[position + index] = BYTE0 + ((value >> (8 * (count - 1 - index))) & 255)
     return position + count
@@ -59,7 +59,7 @@ def put_number(out, position, value, count):
 
 @kernel
 def put_address(out, position, role_ipv4, role_ipv6, packed, known_bytes):
-    """A whole address (known_bytes 0), or its first 1..3 (IPv4) or 1..15 (IPv6) bytes and PREFIX_END."""
+    """Write an address (known_bytes 0), or its first 1..3 (IPv4) or 1..15 (IPv6) bytes and PREFIX_END."""
     if is_ipv4_bytes(packed):
         role, first, count = role_ipv4, 12, 4
     else:
@@ -79,7 +79,7 @@ def put_address(out, position, role_ipv4, role_ipv6, packed, known_bytes):
 
 @kernel
 def put_unnamed_source(out, position, ipv4):
-    """`addresses.unnamed`: a source that is not named."""
+    """Write `addresses.unnamed`, the prefix of an unknown source."""
     out[position] = SRC_IPV4 if ipv4 else SRC_IPV6
     out[position + 1] = BYTE0
     out[position + 2] = PREFIX_END
@@ -95,7 +95,7 @@ def address_length(packed, known_bytes):
 
 @kernel
 def put_time(out, position, seconds, previous_seconds):
-    """Seconds since 1970, or since the previous timestamped measurement (negative: there is none)."""
+    """Write seconds since 1970, or since `previous_seconds`, the last time stated (negative: none)."""
     delta = seconds - previous_seconds
     if previous_seconds < 0 or delta < 0 or delta > LARGEST_DELTA4:
         out[position] = TIME_ABS
@@ -135,7 +135,7 @@ def _compact_code(micros):
     if micros < 2048:
         return micros
     exponent = _bit_length(micros) - 11
-    # A significand of 4096 carries into the exponent, where it means the same.
+    # A significand of 4096 carries into the exponent, which gives the same value.
     return (exponent << 11) + _divide_half_to_even(micros, np.int64(1) << (exponent - 1)) - 2048
 
 
@@ -189,7 +189,7 @@ def _rtt_bytes(encoding_id):
 
 @kernel
 def put_result(out, position, rtt, encoding_id, clip_limit_ms):
-    """FAILED for an rtt of -1, otherwise RTT and its bytes. clip_limit_ms matters to `clipped` only."""
+    """Write FAILED for an rtt of -1, otherwise RTT and its bytes. Only `clipped` uses clip_limit_ms."""
     if rtt == _NO_REPLY:
         out[position] = FAILED
         return position + 1
@@ -204,7 +204,7 @@ def result_length(rtt, encoding_id):
 
 @kernel
 def put_size(out, position, size):
-    """Nothing if the size is unknown (-1)."""
+    """Write the size; nothing if it is unknown (-1)."""
     if size < 0:
         return position
     if size > LARGEST_SIZE:
@@ -220,7 +220,7 @@ def size_length(size):
 
 @kernel
 def put_errors(out, position, errors):
-    """Nothing if the count is unknown (-1); 255 stands for 255 or more."""
+    """Write the number of packet errors; nothing if it is unknown (-1). 255 means 255 or more."""
     if errors < 0:
         return position
     out[position] = ERRORS
@@ -234,7 +234,7 @@ def errors_length(errors):
 
 @kernel
 def put_msm_id(out, position, msm_id):
-    """Nothing if the id is unknown (-1)."""
+    """Write the measurement id; nothing if it is unknown (-1)."""
     if msm_id < 0:
         return position
     out[position] = MSM_ID
@@ -248,7 +248,7 @@ def msm_id_length(msm_id):
 
 @kernel
 def put_probe_id(out, position, probe_id):
-    """Nothing if the id is unknown (-1) or larger than four bytes hold: Atlas has fewer probes."""
+    """Write the probe id; nothing if unknown (-1) or longer than four bytes (Atlas has fewer probes)."""
     if probe_id < 0 or probe_id > LARGEST_PROBE_ID:
         return position
     out[position] = EXTRA
@@ -263,7 +263,7 @@ def probe_id_length(probe_id):
 
 @kernel
 def put_throughput(out, position, code):
-    """Nothing if the throughput is unknown (-1). `measurements.throughput` makes codes of Mbit/s."""
+    """Write the code of a throughput (see `measurements.throughput`); nothing if it is unknown (-1)."""
     if code < 0:
         return position
     if code > LARGEST_THROUGHPUT:

@@ -1,4 +1,4 @@
-"""Measurements as columns → tokens, compiled: what the reference does, many at a time."""
+"""The compiled encoder for columns of measurements, with the same output as the reference."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ from ping_llm.tokens.vocab import (
     Field,
 )
 
-#: Fills a row of `order` after its last field.
+#: Value in a row of `order` after its last field.
 NO_FIELD = 255
 
-#: `src_known` or `dst_known` of an address that a decoded context never stated.
+#: `src_known` or `dst_known` of an address that is not stated.
 NOT_STATED = -1
 
 _SRC, _DST, _TIME, _RESULT, _SIZE, _ERRORS, _MSM_ID, _PROBE_ID, _THROUGHPUT = map(int, Field)
@@ -38,18 +38,18 @@ _SRC, _DST, _TIME, _RESULT, _SIZE, _ERRORS, _MSM_ID, _PROBE_ID, _THROUGHPUT = ma
 
 @dataclass(frozen=True)
 class StatementColumns:
-    """n statements of one or many contexts, column by column. Unknown numbers are -1, an unknown rtt is NaN.
+    """n statements of one or many contexts, as columns. Unknown numbers are -1, an unknown rtt is NaN.
 
     Attributes:
-      order: uint8 [n, 9]: the fields to state, in order, then NO_FIELD. Unknown optional ones are left out of
-        the tokens, and so is a probe id of more than four bytes.
-      first: bool [n]: begins a context, in which nothing is inherited yet.
+      order: uint8 [n, 9], the fields to state, in order, then NO_FIELD. Unknown optional fields get no
+        tokens, and neither do probe ids of more than four bytes.
+      first: bool [n], whether the statement begins a context, and so inherits nothing.
       src, dst: uint8 [n, 16], packed.
-      src_known, dst_known: int8 [n]: 0 for a whole address, otherwise the bytes of its prefix.
-      seconds: int64 [n] since 1970.
-      rtt: float64 [n] in ms, -1 for no reply.
+      src_known, dst_known: int8 [n], 0 for a whole address, otherwise the number of bytes of its prefix.
+      seconds: int64 [n], since 1970.
+      rtt: float64 [n], in ms, -1 for no reply.
       size, errors, msm_id, probe_id: int64 [n].
-      throughput: float64 [n] in Mbit/s.
+      throughput: float64 [n], in Mbit/s.
     """
 
     order: np.ndarray
@@ -71,7 +71,7 @@ class StatementColumns:
 
     @classmethod
     def empty(cls, count: int) -> "StatementColumns":
-        """Nothing known and nothing stated: to be filled in."""
+        """Columns to fill in, with no known values and no stated fields."""
         return cls(
             order=np.full((count, len(Field)), NO_FIELD, np.uint8),
             first=np.zeros(count, bool),
@@ -89,11 +89,11 @@ class StatementColumns:
         )
 
     def state(self, optional: Collection[str] = (), timed: bool = True) -> None:
-        """Fill `order` in as questions do: source (once per context), destination, time, optional, result.
+        """Fill in `order` as in questions: source (once per context), destination, time, optional, result.
 
         Args:
-          optional: names of the optional fields to state where they are known.
-          timed: whether to state times where they are known.
+          optional: Names of the optional fields to state where they are known.
+          timed: Whether to state times where they are known.
         """
         further = [field for name, field in OPTIONAL.items() if name in optional]
         for first in (True, False):
@@ -105,7 +105,7 @@ class StatementColumns:
 
     @classmethod
     def from_contexts(cls, contexts: Sequence[Sequence[Statement]]) -> "StatementColumns":
-        """The columns of plain statements."""
+        """Convert contexts of plain statements to columns."""
         columns = cls.empty(sum(map(len, contexts)))
         row = 0
         for context in contexts:
@@ -137,13 +137,13 @@ class StatementColumns:
 def encode_columns(
     columns: StatementColumns, encoding: RttEncoding | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of every statement.
+    """Encode every statement.
 
     Returns:
       ids int32 [total], and offsets int64 [n + 1]: statement i is ids[offsets[i] : offsets[i + 1]].
 
     Raises:
-      EncodeError: the first row that holds a value tokens cannot carry, before any token is written.
+      EncodeError: names the first row with a value that has no tokens; nothing is encoded.
     """
     encoding = encoding or rtt_encoding()
     _check(columns)
@@ -172,7 +172,7 @@ def columns_of(
     first: np.ndarray | None = None,
     order: Sequence[Field] = DEFAULT_FIELDS,
 ) -> StatementColumns:
-    """Columns as probe rows have them (time in µs), whole addresses, one order for all rows.
+    """Convert columns of probe rows (time in µs, whole addresses), with the same order for all rows.
 
     Without `first`, all rows are one context.
     """

@@ -1,7 +1,7 @@
-"""Which tokens may come next: the grammar as an automaton, for constrained decoding.
+"""The tokens that may come next: the grammar as an automaton, for constrained decoding.
 
-A sequence that follows the masks decodes as soon as it may end, and every sequence that decodes follows the
-masks: the first token that a mask forbids is the position of the decoder's error.
+A sequence that follows the masks can be decoded wherever it may end, and every sequence that can be decoded
+follows the masks: the first token that a mask forbids is the position of the decoder's error.
 """
 
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ from ping_llm.tokens import vocab
 from ping_llm.tokens.rtt import RttEncoding, rtt_encoding
 from ping_llm.tokens.vocab import BYTE0, FIELD_OF_EXTRA, FIELD_OF_ROLE, LEAST_FIELDS, ROLES, Field
 
-_START = vocab.PAD  # no token of the context yet: only MEASUREMENT may come
-_BETWEEN = vocab.MEASUREMENT  # all begun fields are whole
+_START = vocab.PAD  # before the first token of the context: only MEASUREMENT may come
+_BETWEEN = vocab.MEASUREMENT  # all fields that have begun are complete
 
 _DELTAS = (vocab.TIME_DELTA1, vocab.TIME_DELTA4)
 _ADDRESS_BYTES = {vocab.SRC_IPV4: 4, vocab.SRC_IPV6: 16, vocab.DST_IPV4: 4, vocab.DST_IPV6: 16}
@@ -26,9 +26,9 @@ class Grammar:
     """A position in a context: Grammar() is the first, `after` gives the next. Immutable.
 
     Attributes:
-      encoding: the RTT encoding, which decides how many bytes an RTT has and which are possible.
-      fields: what a measurement may state: a model knows only the fields it was trained on.
-      previous_seconds: the last time the context stated, without which there are no deltas.
+      encoding: The RTT encoding, which determines the number of bytes of an RTT and their possible values.
+      fields: Fields that a measurement may state: a model knows only the fields it was trained on.
+      previous_seconds: The last time that the context stated; without it, time deltas are not allowed.
     """
 
     encoding: RttEncoding = field(default_factory=rtt_encoding)
@@ -44,19 +44,19 @@ class Grammar:
 
     @property
     def may_end(self) -> bool:
-        """Whether the tokens so far are a whole context (which may be empty)."""
+        """Whether the tokens so far are a complete context (which may be empty)."""
         return self._role == _START or (self._role == _BETWEEN and len(self._stated) >= LEAST_FIELDS)
 
     @property
     def stated(self) -> frozenset[Field] | None:
-        """The fields that the open measurement has begun; None before the first.
+        """The fields that the current measurement has begun; None before the first measurement.
 
-        Of EXTRA it is known with the byte after it.
+        A field of EXTRA is included after the byte that follows EXTRA.
         """
         return None if self._role == _START else self._stated
 
     def allowed(self) -> np.ndarray:
-        """bool [272]: which ids may come next. Never all False."""
+        """Mask of the ids that may come next, bool [272]. At least one is True."""
         mask = np.zeros(vocab.VOCABULARY_SIZE, bool)
         if self._role == _START:
             mask[vocab.MEASUREMENT] = True
@@ -83,7 +83,7 @@ class Grammar:
         return mask
 
     def after(self, token: int) -> "Grammar":
-        """The place after one more token; ValueError if it may not come."""
+        """The position after one more token; raises ValueError if it is not allowed."""
         if not (0 <= token < vocab.VOCABULARY_SIZE and self.allowed()[token]):
             raise ValueError(f"token {token} may not come here")
         if token == vocab.MEASUREMENT:
@@ -92,7 +92,7 @@ class Grammar:
             return self._end_field()
         if token < BYTE0:
             stated = self._stated
-            if token != vocab.EXTRA:  # which field that begins, its first byte says
+            if token != vocab.EXTRA:  # the byte after EXTRA determines the field
                 stated |= {FIELD_OF_ROLE[token]}
             begun = replace(self, _stated=stated, _role=int(token), _written=b"")
             return begun._end_field() if token == vocab.FAILED else begun
@@ -102,18 +102,18 @@ class Grammar:
         return grown._end_field() if len(grown._written) == grown._count() else grown
 
     def follow(self, ids: Iterable[int]) -> "Grammar":
-        """The place after many tokens."""
+        """The position after many tokens."""
         place = self
         for token in ids:
             place = place.after(token)
         return place
 
     def _count(self) -> int:
-        """How many bytes the open field has when it is whole."""
+        """Number of bytes of the current field when it is complete."""
         return _ADDRESS_BYTES[self._role] if self._role in _ADDRESS_BYTES else self._number()[0]
 
     def _number(self) -> tuple[int, int]:
-        """Bytes and largest value of the open field, which is a number."""
+        """Number of bytes and largest value of the current field, which is a number."""
         if self._role == vocab.RTT:
             return self.encoding.bytes, self.encoding.largest_code
         if self._role in _DELTAS:

@@ -1,4 +1,4 @@
-"""The plain codec: the specification as Python, and the oracle of the compiled one.
+"""The reference codec: the specification in Python, and the reference for tests of the compiled codec.
 
     Context     ::= Measurement{0..}
     Measurement ::= MEASUREMENT Field{2..}           fields in any order, each at most once
@@ -8,8 +8,8 @@
     Size ::= SIZE byte{2}   Errors ::= ERRORS byte   MsmId ::= MSM_ID byte{8}
     ProbeId ::= EXTRA 01 byte{4}   Throughput ::= EXTRA 02 byte{2}
 
-It takes about 20 µs to encode a measurement and 80 to decode one: enough for questions and tests. Contexts
-for training come from the compiled blocks of codec.py, a hundred times as fast.
+It takes about 20 µs to encode a measurement and 80 µs to decode one, fast enough for questions and tests.
+Contexts for training are made by the compiled functions of codec.py, which are a hundred times as fast.
 """
 
 import operator
@@ -40,30 +40,30 @@ from ping_llm.tokens.vocab import (
 
 
 class Problem(IntEnum):
-    """Every way in which a token can be wrong. A Problem's number is its code in the compiled decoder."""
+    """All ways in which a token can be wrong. The numbers are codes in the compiled decoder of the tests."""
 
-    NOT_AN_ID = 1  # below 0, above 271, or no integer at all
+    NOT_AN_ID = 1  # below 0, above 271, or not an integer
     PADDING = 2  # PAD is never inside a context
     NO_MEASUREMENT = 3  # a context begins with MEASUREMENT
     RESERVED = 4  # a byte after EXTRA that has no meaning
     STRAY_BYTE = 5  # a byte where a field should begin
-    STRAY_PREFIX_END = 6  # outside an address, or after none of its bytes
-    MISSING_BYTE = 7  # another role before the field has its bytes
-    REPEATED_FIELD = 8  # two Srcs, Dsts, Times or Results in one measurement
+    STRAY_PREFIX_END = 6  # outside an address, or before its first byte
+    MISSING_BYTE = 7  # another role before the field has all its bytes
+    REPEATED_FIELD = 8  # the same field twice in one measurement
     TOO_FEW_FIELDS = 9  # a measurement of fewer than two fields
     TRUNCATED = 10  # the sequence ends inside a field
-    NO_EARLIER_TIME = 11  # a delta, and no time before it in the context
-    OUT_OF_RANGE = 12  # with this byte, the number is larger than any of its kind
+    NO_EARLIER_TIME = 11  # a delta without an earlier time in the context
+    OUT_OF_RANGE = 12  # with this byte, the number exceeds the largest value of the field
     MAPPED_ADDRESS = 13  # with this byte, an IPv6 role holds an IPv4 address
 
 
 class DecodeError(PingError):
-    """The first token that no continuation could make right.
+    """An invalid sequence; names the first token after which no continuation is valid.
 
     Attributes:
-      position: its index; the length of the sequence if that ends too early.
-      problem: what is wrong with it.
-      reason: the same as a sentence.
+      position: Index of the token; the length of the sequence if it ends too early.
+      problem: What is wrong with the token.
+      reason: The problem as a sentence.
     """
 
     def __init__(self, problem: Problem, ids: Sequence[Any] | np.ndarray, position: int):
@@ -111,7 +111,7 @@ def _name(token: int) -> str:
 
 
 def _field_before(ids: Sequence[Any] | np.ndarray, position: int) -> tuple[str, int]:
-    """The last role before a position, and how many tokens lie between."""
+    """The last role before a position, and the number of tokens in between."""
     for index in range(position - 1, -1, -1):
         if ids[index] >= 0 and starts_field(ids[index]):
             return token_name(ids[index]), position - index - 1
@@ -124,15 +124,15 @@ _FIELDS_OF_ROLE = {
     for role in (*FIELD_OF_ROLE, vocab.EXTRA)
 }
 
-#: Bytes of the address of each address role.
+#: Number of address bytes for each address role.
 _ADDRESS_BYTES = {vocab.SRC_IPV4: 4, vocab.SRC_IPV6: 16, vocab.DST_IPV4: 4, vocab.DST_IPV6: 16}
 
 
 def encode(statements: Iterable[Statement], encoding: RttEncoding | None = None) -> list[int]:
-    """The tokens of one context.
+    """Encode one context.
 
     Raises:
-      EncodeError: a statement holds a value that tokens cannot carry.
+      EncodeError: a statement holds a value that has no tokens.
     """
     encoding = encoding or rtt_encoding()
     ids: list[int] = []
@@ -145,7 +145,7 @@ def encode(statements: Iterable[Statement], encoding: RttEncoding | None = None)
 
 
 def encode_one(statement: Statement, previous_seconds: int | None, encoding: RttEncoding) -> list[int]:
-    """The tokens of one measurement; `previous_seconds` is the last time its context stated, if any."""
+    """Encode one measurement; `previous_seconds` is the last time that its context stated, if any."""
     ids = [vocab.MEASUREMENT]
     for field in check(statement):
         ids += _encode_field(field, statement, previous_seconds, encoding)
@@ -212,12 +212,12 @@ def _bytes(number: float, count: int) -> list[int]:
 
 
 def decode(ids: Sequence[int] | np.ndarray, encoding: RttEncoding | None = None) -> list[Statement]:
-    """The measurements of one context, with inherited sources and absolute times.
+    """Decode one context to measurements, with inherited sources and absolute times.
 
-    A first measurement without a Src has an unknown source.
+    If the first measurement has no Src, its source is unknown.
 
     Raises:
-      DecodeError: with the position of the first token that no continuation could make right.
+      DecodeError: with the position of the first token after which no continuation is valid.
     """
     return _Decoder(ids, encoding or rtt_encoding()).context()
 
@@ -321,7 +321,7 @@ class _Decoder:
         return self._seconds + self._number(4, min(room, vocab.LARGEST_DELTA4))
 
     def _number(self, count: int, largest: int) -> int:
-        """A big-endian number. It fails at the first byte after which every number would be too large."""
+        """Read a big-endian number; fail at the first byte after which all numbers are too large."""
         number = 0
         for missing in reversed(range(count)):
             number = 256 * number + self._byte()

@@ -1,8 +1,8 @@
-"""The five RTT encodings: a round-trip time ↔ an integer code, written as big-endian bytes.
+"""The five RTT encodings: conversion between a round-trip time and an integer code in big-endian bytes.
 
-All are monotone: a larger code is never a smaller RTT, so comparing bytes compares RTTs. Four of them see
-whole microseconds, the resolution of Atlas: µs = rtt · 1000, rounded half to even. Only `float64` keeps
-every bit.
+All are monotone: a larger code never means a smaller RTT, so comparing bytes compares RTTs. Four of them
+encode whole microseconds, the resolution of Atlas: µs = rtt · 1000, rounded half to even. Only `float64`
+keeps all bits.
 
     name      bytes  code of u µs                              step                    largest
     compact   2      5-bit exponent, 11-bit mantissa           1 µs, then 1/4096–1/2048  50 days
@@ -11,8 +11,8 @@ every bit.
     log       2      2816 · log2(1 + u / 4096), rounded        1 µs, then 1/4062       11.5 h
     clipped   2      u / step, rounded                         limit / 65,535          the limit
 
-An RTT above the largest takes the largest code; all but `clipped` reach beyond schema.MAX_RTT_MS. A code
-above the largest code does not decode.
+An RTT above the largest one gets the largest code; all encodings except `clipped` reach beyond
+schema.MAX_RTT_MS. A code above the largest code cannot be decoded.
 """
 
 import builtins
@@ -28,14 +28,15 @@ import numpy as np
 
 from ping_llm.measurements.schema import MAX_RTT_MS
 
-#: 16 µs per step. In a typical dump p99 is 343 ms and about one reply in a thousand is above a second.
+#: Default limit of `clipped`, which gives 16 µs per step. In a typical dump p99 is 343 ms, and about one
+#: reply in a thousand is above a second.
 DEFAULT_CLIP_LIMIT_MS = 1000.0
 
 MICROS_LARGEST = 2**48 - 1  # below 2^51, u / 1000 * 1000 rounds back to u in doubles
 COMPACT_LARGEST = 4095 << 30  # µs of code 65,535
 
-# log: codes of 2^12 µs and up are a plain log scale; the offset of 4096 µs makes the first step 1.008 µs,
-# so that no code is dead and 0 has its own.
+# Constants of `log`. The offset of 4096 µs makes the first step 1.008 µs, so that every code is used and 0
+# has its own code; far above 4096 µs the scale is logarithmic.
 LOG_PER_OCTAVE = 2816
 LOG_OFFSET_BITS = 12
 LOG_OFFSET = 1 << LOG_OFFSET_BITS
@@ -43,17 +44,17 @@ LOG_LAST_OCTAVE = 35  # 2^35 <= 4096 · 2^(65535 / 2816) < 2^36
 
 
 def micros_of(ms: float) -> int:
-    """Whole microseconds of an RTT, half to even, at most MICROS_LARGEST."""
+    """An RTT in whole microseconds, rounded half to even, at most MICROS_LARGEST."""
     if not (isfinite(ms) and ms >= 0):
         raise ValueError(f"{ms} ms is not a round-trip time: it must be finite and not negative")
     return round(min(ms * 1000.0, float(MICROS_LARGEST)))
 
 
 class RttEncoding(ABC):
-    """One encoding. A code is an unsigned integer of `bytes` bytes, at most `largest_code`."""
+    """An RTT encoding. A code is an unsigned integer of `bytes` bytes, at most `largest_code`."""
 
     name: ClassVar[str]
-    id: ClassVar[int]  # what compiled kernels switch on
+    id: ClassVar[int]  # code of the encoding in compiled kernels
     bytes: ClassVar[int]
     clip_limit_ms: float = 0.0  # only `clipped` has one
 
@@ -63,7 +64,7 @@ class RttEncoding(ABC):
 
     @abstractmethod
     def encode(self, ms: float) -> int:
-        """The code of an RTT; ValueError for NaN, infinities and negatives."""
+        """The code of an RTT; raises ValueError for NaN, infinite and negative values."""
 
     @abstractmethod
     def decode(self, code: int) -> float:
@@ -71,19 +72,19 @@ class RttEncoding(ABC):
 
     @abstractmethod
     def lower_edge(self, code: int) -> float:
-        """The smallest RTT, in ms, of this code's bin. Exactly at an edge, half-to-even decides."""
+        """The smallest RTT, in ms, of this code's bin. An RTT exactly at an edge is rounded half to even."""
 
     @property
     def largest_ms(self) -> float:
         return self.decode(self.largest_code)
 
     def edges(self, code: int) -> tuple[float, float]:
-        """Lower and upper edge of a code's bin in ms. The last bin holds all above: it ends at infinity."""
+        """The lower and upper edge of a code's bin, in ms. The last bin ends at infinity."""
         upper = self.lower_edge(code + 1) if code < self.largest_code else float("inf")
         return self.lower_edge(code), upper
 
     def prefix_edges(self, prefix: builtins.bytes) -> tuple[float, float]:
-        """The bin of all codes whose first bytes are `prefix`; ValueError if there is none."""
+        """The bin of all codes whose first bytes are `prefix`; raises ValueError if there is none."""
         rest = max(8 * (self.bytes - len(prefix)), 0)
         first = int.from_bytes(prefix, "big") << rest
         last = min(first + (1 << rest) - 1, self.largest_code)
@@ -112,7 +113,7 @@ class _OfMicros(RttEncoding):
 
     @abstractmethod
     def first_micros(self, code: int) -> int:
-        """The smallest number of microseconds that has this code."""
+        """The smallest number of microseconds with this code."""
 
     def encode(self, ms: float) -> int:
         return self.code_of_micros(micros_of(ms))
@@ -128,10 +129,10 @@ class _OfMicros(RttEncoding):
 
 @dataclass(frozen=True)
 class Compact(_OfMicros):
-    """A floating-point number of 5 exponent and 11 mantissa bits.
+    """A floating-point number with 5 exponent and 11 mantissa bits.
 
     Below 2048 µs the code is u. From there, code (e << 11) | m stands for (2048 + m) << (e - 1) µs, e in
-    1..31; what lies between two values goes to the nearer one, or to the even mantissa.
+    1..31; other values are rounded to the nearest one, ties to the even mantissa.
     """
 
     name: ClassVar[str] = "compact"
@@ -151,7 +152,7 @@ class Compact(_OfMicros):
         significand, rest = divmod(micros, step)
         if 2 * rest > step or (2 * rest == step and significand % 2 == 1):
             significand += 1
-        # A significand of 4096 carries into the exponent, where it means the same.
+        # A significand of 4096 carries into the exponent, which gives the same value.
         return (exponent << 11) + significand - 2048
 
     def micros_of_code(self, code: int) -> int:
@@ -169,7 +170,7 @@ class Compact(_OfMicros):
 
 @dataclass(frozen=True)
 class Float64(RttEncoding):
-    """The bits of the double in ms. Those of non-negative doubles are in the order of the doubles."""
+    """The bits of the RTT in ms as a double; for non-negative values they have the order of the RTTs."""
 
     name: ClassVar[str] = "float64"
     id: ClassVar[int] = 1
@@ -177,7 +178,7 @@ class Float64(RttEncoding):
 
     @property
     def largest_code(self) -> int:
-        return 0x7FEF_FFFF_FFFF_FFFF  # the largest finite double: above are infinity, NaNs and negatives
+        return 0x7FEF_FFFF_FFFF_FFFF  # the largest finite double; above are infinity, NaNs and negatives
 
     def encode(self, ms: float) -> int:
         if not (isfinite(ms) and ms >= 0):
@@ -192,13 +193,13 @@ class Float64(RttEncoding):
         return struct.unpack(">d", code.to_bytes(8, "big"))[0]
 
     def lower_edge(self, code: int) -> float:
-        """The double itself: its bin reaches up to the next double."""
+        """The double itself; its bin ends at the next double."""
         return self.decode(code)
 
 
 @dataclass(frozen=True)
 class Micros(_OfMicros):
-    """Whole microseconds as they are. 2^48 - 1 is the largest: the first two bytes are always zero."""
+    """Whole microseconds, up to 2^48 - 1, so the first two bytes are always zero."""
 
     name: ClassVar[str] = "micros"
     id: ClassVar[int] = 2
@@ -220,7 +221,7 @@ class Micros(_OfMicros):
 
 @cache
 def _powers_of_two() -> tuple[Decimal, ...]:
-    """2^(j / 5632) for j in 0..5631: the codes of one octave and the edges between them, to 60 digits."""
+    """2^(j / 5632) for j in 0..5631: the codes of one octave and the edges between them, with 60 digits."""
     with localcontext() as context:
         context.prec = 60
         ratio = Decimal(2) ** (Decimal(1) / (2 * LOG_PER_OCTAVE))
@@ -232,9 +233,9 @@ def _powers_of_two() -> tuple[Decimal, ...]:
 
 @cache
 def log_thresholds() -> np.ndarray:
-    """int64 [2816]: floor(2^35 · 2^((2j + 1) / 5632)).
+    """The edges floor(2^35 · 2^((2j + 1) / 5632)), int64 [2816].
 
-    The edges are irrational, so comparing integers with their floor is exact.
+    The exact edges are irrational, so comparing integers with their floor is exact.
     """
     with localcontext() as context:
         context.prec = 60
@@ -245,7 +246,7 @@ def log_thresholds() -> np.ndarray:
 class Log(_OfMicros):
     """A log scale with 2816 codes per octave: code c stands for 4096 · (2^(c / 2816) - 1) µs.
 
-    Exact on every machine: u + 4096, shifted to 36 bits, is compared with integer thresholds.
+    The codes are exact on every machine: u + 4096, shifted to 36 bits, is compared with integer thresholds.
     """
 
     name: ClassVar[str] = "log"
@@ -281,7 +282,7 @@ class Log(_OfMicros):
 
 @dataclass(frozen=True)
 class Clipped(_OfMicros):
-    """Fixed point: u is cut to the limit, then divided by a step of whole microseconds, half to even."""
+    """Fixed point: u is clipped at the limit and divided by a step of whole microseconds, half to even."""
 
     clip_limit_ms: float = DEFAULT_CLIP_LIMIT_MS
 
@@ -297,7 +298,7 @@ class Clipped(_OfMicros):
 
     @property
     def step(self) -> int:
-        """Microseconds a code: the smallest whole number with which 65,535 steps reach the limit."""
+        """Microseconds per code: the smallest integer with which 65,535 steps reach the limit."""
         return -(-micros_of(self.clip_limit_ms) // 65_535)
 
     @property
@@ -325,7 +326,7 @@ RTT_ENCODINGS: dict[str, type[RttEncoding]] = {
 
 @cache
 def rtt_encoding(name: str = "compact", clip_limit_ms: float = DEFAULT_CLIP_LIMIT_MS) -> RttEncoding:
-    """The encoding of this name; ValueError says which there are."""
+    """The encoding with this name; raises a ValueError that lists the names if there is none."""
     if name not in RTT_ENCODINGS:
         raise ValueError(f"there is no RTT encoding {name!r}: choose one of {', '.join(RTT_ENCODINGS)}")
     return Clipped(clip_limit_ms) if name == "clipped" else RTT_ENCODINGS[name]()

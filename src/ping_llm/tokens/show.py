@@ -19,7 +19,7 @@ from ping_llm.tokens.vocab import BYTE0, DEFAULT_FIELDS, OPTIONAL, Field, starts
 
 @dataclass(frozen=True)
 class ShownField:
-    """One field's tokens and what they mean."""
+    """The tokens of one field and their meaning."""
 
     ids: tuple[int, ...]
     meaning: str
@@ -30,13 +30,13 @@ class ShownField:
 
     @property
     def bytes(self) -> str:
-        """Its bytes in hexadecimal, with the PREFIX_END that may follow."""
+        """The bytes of the field in hexadecimal, with the PREFIX_END that may follow."""
         return " ".join(token_name(token) for token in self.ids[1:])
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A measurement as it was given, and its tokens."""
+    """A given measurement and its tokens."""
 
     statement: Statement
     fields: tuple[ShownField, ...]
@@ -95,7 +95,7 @@ def show_context(context: Sequence[Statement], encoding: RttEncoding) -> list[Sh
 
 
 def _split(ids: Sequence[int]) -> Iterator[list[int]]:
-    """Cut a measurement before each role."""
+    """Split the tokens of a measurement before each role."""
     part: list[int] = []
     for token in ids:
         if starts_field(token) and part:
@@ -197,7 +197,7 @@ def _state(order: tuple[Field, ...], src: str, dst: str, seconds: int, rtt: floa
 
 
 def examples() -> list[tuple[str, list[Statement]]]:
-    """Titled contexts. Addresses are those set aside for documentation."""
+    """Example contexts with titles. Their addresses are those reserved for documentation."""
     probe, target = "192.0.2.1", "198.51.100.7"
     return [
         (

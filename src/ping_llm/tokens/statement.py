@@ -1,4 +1,4 @@
-"""One measurement as tokens state it, and the error of stating what has no tokens."""
+"""One measurement as stated by tokens, and the error for values that have no tokens."""
 
 import math
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from ping_llm.tokens.vocab import (
 
 
 class EncodeError(PingError):
-    """A value that tokens cannot carry."""
+    """A value that has no tokens."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What a measurement states, and in which order.
+    """The values that a measurement states, and their order.
 
-    A decoded statement also has the source that it inherits: then `src` is known, but SRC is not in `order`.
-    None is unknown. `rtt` is in ms, -1 for no reply; `seconds` count from 1970; `throughput` is in Mbit/s.
+    A decoded statement also has its inherited source: then `src` is known, but SRC is not in `order`. None
+    means unknown. `rtt` is in ms, -1 for no reply; `seconds` count from 1970; `throughput` is in Mbit/s.
     """
 
     order: tuple[Field, ...]
@@ -48,13 +48,13 @@ class Statement:
 
 
 def whole(packed: bytes) -> Prefix:
-    """An address of which every byte is known."""
+    """A whole address as a prefix."""
     address = Prefix(packed, 128)
     return Prefix(packed, address.address_bits)
 
 
 def cut(address: Prefix, known_bytes: int) -> Prefix:
-    """The first bytes of an address; 0 keeps it whole."""
+    """Cut an address to its first `known_bytes` bytes; 0 keeps it whole."""
     if known_bytes == 0:
         return address
     count = address.address_bits // 8
@@ -65,7 +65,7 @@ def cut(address: Prefix, known_bytes: int) -> Prefix:
 
 
 def state(measurement: Measurement, order: Sequence[Field] = DEFAULT_FIELDS) -> Statement:
-    """The statement of a measurement of the public API: whole addresses, every known value."""
+    """The statement for a measurement of the public API, with whole addresses and all known values."""
     time = measurement.event_time
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
@@ -84,10 +84,10 @@ def state(measurement: Measurement, order: Sequence[Field] = DEFAULT_FIELDS) -> 
 
 
 def check(statement: Statement) -> tuple[Field, ...]:
-    """The fields to write, in order: unknown optional ones are left out.
+    """Check a statement; return the fields to write, in order, without unknown optional ones.
 
     Raises:
-      EncodeError: something in the statement has no tokens.
+      EncodeError: a value of the statement has no tokens.
     """
     s = statement
     for name, address in (("source", s.src), ("destination", s.dst)):

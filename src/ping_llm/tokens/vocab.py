@@ -1,7 +1,7 @@
 """The vocabulary: 16 role tokens, then one token for each byte value.
 
-Plain integers, because compiled kernels take them as constants. Which field a token belongs to is decided
-here and nowhere else: `ROLES`, `FIELD_OF_ROLE`, `starts_field` and `roles_of`.
+The ids are plain integers, because compiled kernels use them as constants. Only this module defines the field
+to which a token belongs: `ROLES`, `FIELD_OF_ROLE`, `starts_field` and `roles_of`.
 """
 
 from collections.abc import Collection
@@ -12,8 +12,8 @@ import numpy as np
 
 from ping_llm.measurements.throughput import LARGEST_CODE
 
-#: Versions of vocabulary, grammar and encodings together, as docs/formats.md specifies them: the second has
-#: EXTRA with the probe id, the third with the throughput. Each is stated only where a field needs it.
+#: Versions of vocabulary, grammar and encodings together, specified in docs/formats.md: version 2 adds EXTRA
+#: with the probe id, version 3 with the throughput. A version is used only if a field needs it.
 TOKENS_FORMATS = TOKENS_FORMAT, EXTRA_FORMAT, THROUGHPUT_FORMAT = 1, 2, 3
 
 PAD = 0
@@ -31,7 +31,7 @@ PREFIX_END = 11
 SIZE = 12
 ERRORS = 13
 MSM_ID = 14
-EXTRA = 15  # the byte after it says which further field follows
+EXTRA = 15  # the next byte determines which further field follows
 
 BYTE0 = 16
 VOCABULARY_SIZE = BYTE0 + 256
@@ -55,7 +55,8 @@ ROLE_NAMES = (
     "EXTRA",
 )
 
-#: TIME_ABS has eight bytes, but no time may leave Arrow's timestamp[us]: this is its last whole second.
+#: Largest values of fields. TIME_ABS has eight bytes, but times must be within Arrow's timestamp[us], of
+#: which this is the last whole second.
 LARGEST_SECONDS = (2**63 - 1) // 1_000_000
 LARGEST_DELTA1 = 255
 LARGEST_DELTA4 = 2**32 - 1
@@ -65,12 +66,12 @@ LARGEST_MSM_ID = 2**63 - 1
 LARGEST_PROBE_ID = 2**32 - 1
 LARGEST_THROUGHPUT = LARGEST_CODE
 
-#: The byte after EXTRA; the others are reserved.
+#: Values of the byte after EXTRA; all others are reserved.
 EXTRA_PROBE_ID, EXTRA_THROUGHPUT = 1, 2
 
 
 class Field(IntEnum):
-    """What a measurement can state, each at most once. A Field's number is its code in compiled kernels."""
+    """The fields of a measurement, each stated at most once. The numbers are codes in compiled kernels."""
 
     SRC = 0
     DST = 1
@@ -83,7 +84,7 @@ class Field(IntEnum):
     THROUGHPUT = 8
 
 
-#: The role tokens that can begin each field: alternatives of each other.
+#: The role tokens that can begin each field; exactly one of them does.
 ROLES: dict[Field, tuple[int, ...]] = {
     Field.SRC: (SRC_IPV4, SRC_IPV6),
     Field.DST: (DST_IPV4, DST_IPV6),
@@ -100,7 +101,8 @@ ROLES: dict[Field, tuple[int, ...]] = {
 FIELD_OF_EXTRA = {EXTRA_PROBE_ID: Field.PROBE_ID, EXTRA_THROUGHPUT: Field.THROUGHPUT}
 
 
-#: Optional fields by the names of `ContextOptions.fields`, in the order of stating, and the tokens of each.
+#: Optional fields by the names of `ContextOptions.fields`, in the order in which they are stated, and their
+#: numbers of tokens.
 OPTIONAL = {
     "size": Field.SIZE,
     "errors": Field.ERRORS,
@@ -110,8 +112,8 @@ OPTIONAL = {
 }
 OPTIONAL_LENGTHS = {"size": 3, "errors": 2, "msm_id": 9, "probe_id": 6, "throughput": 4}
 
-#: The field that each role token begins. PAD, MEASUREMENT and PREFIX_END begin none, and of EXTRA the byte
-#: after it decides.
+#: The field that each role token begins. PAD, MEASUREMENT and PREFIX_END begin none; for EXTRA the next byte
+#: determines the field.
 FIELD_OF_ROLE: dict[int, Field] = {
     role: field for field, roles in ROLES.items() for role in roles if role != EXTRA
 }
@@ -119,25 +121,25 @@ FIELD_OF_ROLE: dict[int, Field] = {
 #: Default fields of a context.
 DEFAULT_FIELDS = (Field.SRC, Field.DST, Field.TIME, Field.RESULT)
 
-#: A measurement with a single field would not relate anything.
+#: Smallest number of fields per measurement; a single field would not relate values to each other.
 LEAST_FIELDS = 2
 
 
 def starts_field(ids: Any) -> Any:
-    """Which tokens of a NumPy or JAX array are a role that begins something: MEASUREMENT or a field.
+    """Mask of the tokens in a NumPy or JAX array that begin a measurement or a field.
 
-    PREFIX_END is a role token too, but it ends an address: it belongs to the role before it.
+    PREFIX_END is also a role token, but it ends an address, so it belongs to the role before it.
     """
     return (ids < BYTE0) & (ids != PREFIX_END)
 
 
 def roles_of(ids: np.ndarray) -> np.ndarray:
-    """The role that each token belongs to, along the last axis; a token before the first role is itself."""
+    """The role to which each token belongs, along the last axis; before the first role, the first token."""
     at = np.where(starts_field(ids), np.arange(ids.shape[-1]), 0)
     return np.take_along_axis(ids, np.maximum.accumulate(at, axis=-1), axis=-1)
 
 
-#: In the result of `fields_of`: a token of no field.
+#: Value in the result of `fields_of` for a token that belongs to no field.
 NO_FIELD = -1
 
 _FIELD_OF_ROLE = np.array([FIELD_OF_ROLE.get(role, NO_FIELD) for role in range(BYTE0)])
@@ -145,9 +147,9 @@ _FIELD_OF_EXTRA = np.array([FIELD_OF_EXTRA.get(byte, NO_FIELD) for byte in range
 
 
 def fields_of(ids: np.ndarray) -> np.ndarray:
-    """The Field that each token belongs to, along the last axis; NO_FIELD of MEASUREMENT, PAD and the like.
+    """The Field to which each token belongs, along the last axis; NO_FIELD for MEASUREMENT, PAD and similar.
 
-    Of EXTRA, the byte after it decides: one at the very end is of no field.
+    For EXTRA, the next byte determines the field; an EXTRA at the very end belongs to no field.
     """
     last = ids.shape[-1] - 1
     start = np.maximum.accumulate(np.where(starts_field(ids), np.arange(last + 1), 0), axis=-1)
@@ -159,14 +161,14 @@ def fields_of(ids: np.ndarray) -> np.ndarray:
 
 
 def tokens_format(fields: Collection[str]) -> int:
-    """The version of the tokens of these optional fields."""
+    """The version of the tokens that these optional fields need."""
     if "throughput" in fields:
         return THROUGHPUT_FORMAT
     return EXTRA_FORMAT if "probe_id" in fields else TOKENS_FORMAT
 
 
 def token_name(token: int) -> str:
-    """The role's name, or the byte in hexadecimal."""
+    """The name of a role, or a byte in hexadecimal."""
     if 0 <= token < BYTE0:
         return ROLE_NAMES[token]
     if token < VOCABULARY_SIZE:
