@@ -163,7 +163,9 @@ def _check_tuning(options: FitOptions, start: Path | None) -> None:
         )
     for name, given in (("--final", options.final), ("--config", options.config is not None)):
         if given:
-            raise UsageError(f"{name} is an option of training, and --minutes 0 tunes the packaged model instead")
+            raise UsageError(
+                f"{name} is an option of training, and --minutes 0 tunes the packaged model instead"
+            )
 
 
 def _fit(

@@ -1,7 +1,7 @@
 """The definition of a measurement: Arrow schema, limits of its values, and reasons for rejection.
 
-`rules.py` has the rules. All other modules may rely on them: a measurement in the table has two addresses of one IP version, a
-time that tokens can represent and an RTT that every encoding accepts.
+`rules.py` has the rules. All other modules may rely on them: a measurement in the table has two addresses of
+one IP version, a time that tokens can represent and an RTT that every encoding accepts.
 """
 
 from collections.abc import Collection
