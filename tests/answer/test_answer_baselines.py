@@ -200,7 +200,7 @@ def test_the_real_pings_give_the_published_figures():
     train, test = data.take(slice(0, cut)), data.take(slice(cut, None))
     overall = np.full(len(test), np.median(train.rtt))
     half_a_digit = 0.053  # and 0.003 ms: of measurements in the same second, none looks back on the other
-    assert metrics.median_absolute_error(overall, test.rtt) == pytest.approx(34.8, abs=half_a_digit)
+    assert _median_error(overall, test.rtt) == pytest.approx(34.8, abs=half_a_digit)
     for kind, median, mean in (("last", 1.3, 11.9), ("recent", 1.6, 9.5), ("trained", 4.1, None)):
         method = PairHistory(kind)
         method.learn(train)
@@ -212,7 +212,7 @@ def test_the_real_pings_give_the_published_figures():
     factors = Dmfsgd(rank=6, penalty=0.02)
     factors.learn(train)
     predicted, _ = factors.points(test.queries(), History(train))
-    assert metrics.median_absolute_error(predicted, test.rtt) < 11.3
+    assert _median_error(predicted, test.rtt) < 11.3
 
 
 def test_factors_of_the_real_pings_answer_for_new_pairs():
@@ -228,11 +228,15 @@ def test_factors_of_the_real_pings_answer_for_new_pairs():
     held = drawn[number]
     train, test = data.take(~held), data.take(held)
     overall = np.full(len(test), np.median(train.rtt))
-    assert 33 <= metrics.median_absolute_error(overall, test.rtt) <= 37.1
+    assert 33 <= _median_error(overall, test.rtt) <= 37.1
     factors = Dmfsgd(rank=3, penalty=0.05)
     factors.learn(train)
     predicted, _ = factors.points(test.queries(), History(train))
-    assert metrics.median_absolute_error(predicted, test.rtt) < 28.3
+    assert _median_error(predicted, test.rtt) < 28.3
+
+
+def _median_error(predicted, actual):
+    return np.median(metrics.absolute_error(predicted, actual))
 
 
 def _menog() -> Columns:

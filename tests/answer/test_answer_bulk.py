@@ -144,6 +144,31 @@ def test_other_input_is_refused_and_changes_nothing(kind, model, path, tmp_path)
     assert tree(tmp_path / "out") == before
 
 
+@JOBS
+def test_what_killed_processes_left_is_removed_at_the_end(kind, model, path, tmp_path):
+    job, out = kind(tmp_path / "run", False, path), tmp_path / "out"
+    bulk.run(job, tmp_path / "one", model=model)
+    bulk.run(job, out, job.step, model=model)
+    for folder in out.glob("date=*"):
+        (folder / ".part-0.parquet.4711.part").write_bytes(b"PAR1")
+    bulk.run(job, out, "finish", model=model)
+    assert tree(out) == tree(tmp_path / "one")
+
+
+def test_a_part_that_another_process_has_finished_meanwhile_is_kept(model, path, tmp_path, monkeypatch):
+    job, out = RttJob(tmp_path / "run", False, path), tmp_path / "out"
+    bulk.run(job, tmp_path / "one", model=model)
+    write_table = bulk.pq.write_table
+
+    def finished_by_another(table, aside, **options):
+        write_table(table, aside, **options)
+        aside.rename(out / aside.parent.name / "part-0.parquet")
+
+    monkeypatch.setattr(bulk.pq, "write_table", finished_by_another)
+    bulk.run(job, out, model=model)
+    assert tree(out) == tree(tmp_path / "one")
+
+
 def many_days(path, count=900, days=30):
     columns = measurements(count)
     columns.time[:] = columns.time[0] + np.arange(count) * (days * 86_400_000_000 // count)

@@ -68,8 +68,12 @@ def test_the_recipe_was_moved_and_says_so(tuned):
     ours, theirs = Recipe.load(run), Recipe.load(packaged())
     assert ours.components == (*theirs.components, "relations tuned")
     assert not np.allclose(ours.many.weights[:, :-1], theirs.many.weights)
-    np.testing.assert_array_equal(ours.few.weights[:, :-1], theirs.few.weights)
-    assert not ours.few.weights[:, -1].any()
+    # Of few measurements the network trained on takes a share of what the packaged one has, and no more.
+    related = theirs.components.index("relations")
+    mine = ours.few.weights[:, :-1].copy()
+    mine[:, related] += ours.few.weights[:, -1]
+    np.testing.assert_allclose(mine, theirs.few.weights, rtol=1e-12)
+    assert (ours.few.weights[:, -1] > ours.few.weights[:, related])[theirs.few.weights[:, related] > 0].all()
     assert ours.about["tuned_to"]["measurements"] > 1000
     assert (run / "model.safetensors").read_bytes() == (packaged() / "model.safetensors").read_bytes()
 

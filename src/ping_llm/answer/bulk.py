@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ping_llm.errors import PingError, UsageError
-from ping_llm.files import whole_file, write_json
+from ping_llm.files import remove_unfinished, whole_file, write_json
 from ping_llm.measurements.columns import NO_TIME
 from ping_llm.measurements.schema import DAY_US
 from ping_llm.model.packaged import base_folder
@@ -205,8 +205,13 @@ def _claim(out: Path, job: Job, given: Any) -> None:
 
 def _make(job: Job, model: Any, given: Any, unit: Unit, out: Path) -> None:
     table = job.table(model, given, unit.rows)
-    with whole_file(unit.file(out)) as aside:
-        pq.write_table(table.combine_chunks(), aside, compression="zstd")
+    file = unit.file(out)
+    try:
+        with whole_file(file) as aside:
+            pq.write_table(table.combine_chunks(), aside, compression="zstd")
+    except FileNotFoundError:
+        if not file.exists():  # otherwise another process finished the job, and removed our temporary file
+            raise
 
 
 def _finish(job: Job, out: Path, units: Sequence[Unit], count: int) -> dict[str, Any]:
@@ -216,6 +221,8 @@ def _finish(job: Job, out: Path, units: Sequence[Unit], count: int) -> dict[str,
             f"{len(missing)} of {len(units)} parts are missing (such as part {missing[0].part} of "
             f"{missing[0].day_name}); run the step `{job.step}` of all tasks"
         )
+    for folder in sorted({unit.file(out).parent for unit in units}):
+        remove_unfinished(folder, "part-*.parquet")
     tables = (pq.read_table(unit.file(out), partitioning=None) for unit in units)
     days = len({unit.day for unit in units} - {None})
     summary = {job.items: count, "days": days} | job.summary(tables, count)
