@@ -173,8 +173,7 @@ WHOLE, WINDOW, FOCUSED, WIDE, CROSSED = 0, 1, 2, 3, 4
 KIND_NAMES = ("whole", "window", "focused", "wide", "crossed")
 
 #: Number of measurements that a wide context examines to either side, per measurement for which it has space.
-#: A probe that pings thirty destinations in turn has covered all of them after so many; more would only cost
-#: time.
+#: It covers all destinations of a probe that pings thirty of them in turn; more would only cost time.
 WIDE_REACH = 32
 
 #: Smallest number of measurements with source for which a crossed context must have space. Smaller spaces are

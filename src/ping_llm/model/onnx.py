@@ -205,7 +205,7 @@ class OnnxSession:
         self._cache: dict[str, np.ndarray] = {}
 
     def start(self, batch: int) -> None:
-        """Empty the cache, for a batch of so many rows."""
+        """Empty the cache, for a batch of `batch` rows."""
         empty = np.zeros((batch, self._config.kv_heads, 0, self._config.head_dim), np.float32)
         for index in range(self._config.layers):
             for part in ("key", "value"):
