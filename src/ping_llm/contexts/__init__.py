@@ -1,1 +1,1 @@
-"""From probe rows to packed batches: which measurements a context states, in which order, and where."""
+"""Conversion of probe rows to packed batches: selection, order and packing of measurements."""

@@ -1,8 +1,8 @@
-"""The stream of batches that a training iterates over, stops and resumes.
+"""The stream of batches for training, which can be stopped and resumed.
 
 The stream is a function of (dataset fingerprint, options, seed, global batch size, length). Threads,
-processes, hosts and restarts only decide who makes which part of it, and when. Resuming costs planning one
-unit. `Stream` holds what identifies a stream; it is small enough to be sent to another process.
+processes, hosts and restarts only determine which of them makes which part, and when. Resuming costs planning
+one unit. `Stream` holds the identity of a stream; it is small enough to be sent to another process.
 """
 
 import time
@@ -55,7 +55,7 @@ class Stream:
         Parameters.of(self.options, self.length)
 
     def identity(self) -> dict[str, Any]:
-        """What two equal streams have in common; hosts and threads are not part of it."""
+        """Values that are the same for equal streams; hosts and threads are not part of them."""
         return {
             "fingerprint": self.rows.fingerprint,
             "options": self.options.digest(),
@@ -89,13 +89,13 @@ class Stream:
         return filler.with_crossing() if self.options.crossed_probability else filler
 
     def unit_bytes(self) -> int:
-        """Memory of a filled unit of this host."""
+        """Memory of this host's share of a filled unit, in bytes."""
         sequences = unit_sequences(self.batch_size) // self.process_count
         return 4 * sequences * (4 * self.length + NOTES * self.options.max_segments)
 
 
 def open_rows(rows: str | Path | Rows, data_format: str = "probe_chunks") -> Rows:
-    """The rows behind a path: `probe_chunks` are built rows, `network_parquet` is a table of measurements."""
+    """Open rows at a path: `probe_chunks` are built rows, `network_parquet` is a table of measurements."""
     if not isinstance(rows, str | Path):
         return rows
     if data_format == "probe_chunks":
@@ -115,12 +115,12 @@ STATE_VERSION = 1
 
 @dataclass
 class Stages:
-    """Seconds of the loader's stages over all of its threads or processes, of the units handed out so far.
+    """Time spent on the units returned so far, in seconds, by stage, summed over all threads or processes.
 
     Attributes:
-        plan, read, fill: work.
-        ready: how long units lay ready. Divided by the time passed, it is the mean number of them that did.
-        units: how many.
+        plan, read, fill: time spent on the work of each stage.
+        ready: time for which filled units waited. Divided by the elapsed time, it is their mean number.
+        units: number of units.
     """
 
     plan: float = 0.0
@@ -143,22 +143,23 @@ class Batches:
     Args:
         rows: a folder of probe rows (or of measurements, see `data_format`), or an open store of rows.
         options: how contexts are drawn.
-        batch_size: sequences of a global batch.
-        length: tokens of a sequence.
-        seed: chooses the stream.
-        epochs: None is endless and leaves no space unused; a number gives exactly the planned contexts of
-            that many epochs, the tail padded with segmentation 0.
-        process_index, process_count: which share of each batch this host makes.
-        threads: filling threads besides the caller's; 0 fills in the caller's thread.
-        workers: Grain worker processes that fill instead of threads; 0 for none. Threads share memory and are
-            the faster choice; processes help where other Python code holds the GIL for long.
+        batch_size: number of sequences per global batch.
+        length: number of tokens per sequence.
+        seed: random seed of the stream.
+        epochs: None: an endless stream, with free space filled by further contexts. A number: exactly the
+            planned contexts of that many epochs, with free space padded (segmentation 0).
+        process_index, process_count: index of this host and number of hosts, which share each batch.
+        threads: threads that fill units, besides the caller's; 0: fill in the caller's thread.
+        workers: Grain worker processes that fill units instead of threads; 0: none. Threads share memory and
+            are faster; processes help where other Python code holds the GIL for long.
         per_worker_buffer_size: filled units that each worker keeps ready.
-        units_ahead: units that threads fill ahead; 0: one more than threads.
-        ram_budget_mb: bound on the memory of units that are filled ahead; 0 for none.
+        units_ahead: number of units that threads fill ahead; 0: one more than the number of threads.
+        ram_budget_mb: memory limit of units that are filled ahead, MiB; 0: no limit.
         on_bad_row: "stop" raises an error that names the row; "skip" logs and counts it.
         data_format: "probe_chunks" or "network_parquet".
-        grain_debug_mode: run through Grain, and print its execution summary when closed.
-        grain_visualization_dir: the same, and write summary and graph of the pipeline there.
+        grain_debug_mode: use Grain, and print its execution summary on closing.
+        grain_visualization_dir: folder for the execution summary and graph of the pipeline; implies
+            grain_debug_mode.
     """
 
     def __init__(
@@ -207,9 +208,9 @@ class Batches:
         self._worker_buffer = min(per_worker_buffer_size, max(affordable // max(workers, 1), 1))
         self._debug = grain_debug_mode or bool(grain_visualization_dir)
         self._visualization = grain_visualization_dir
-        self._batch = 0  # batches handed out
-        self._start = Cursor(0, 0)  # of the unit that the next batch is in
-        self._within = 0  # batches of it handed out
+        self._batch = 0  # batches returned
+        self._start = Cursor(0, 0)  # start of the unit that contains the next batch
+        self._within = 0  # batches returned from this unit
         self._filled: Iterator[FilledUnit] | None = None
         self._current: FilledUnit | None = None
         self._pools: tuple[ThreadPoolExecutor, ...] = ()
@@ -219,7 +220,7 @@ class Batches:
 
     @property
     def lanes(self) -> int:
-        """Threads or processes that read and fill side by side."""
+        """Number of threads or processes that read and fill in parallel."""
         return self._workers or self._threads or 1
 
     @property
@@ -239,14 +240,14 @@ class Batches:
         return batch
 
     def current_unit(self) -> FilledUnit:
-        """The unit that the next batch is in; StopIteration at the end."""
+        """The unit that contains the next batch; raises StopIteration at the end."""
         if self._current is None:
             if self._filled is None:
                 self._filled = self._units()
             try:
                 self._current = next(self._filled)
             except PingError:
-                # A generator that raised is exhausted: make a new one, so that the next
+                # A generator that has raised is exhausted: make a new one, so that the next
                 # call raises the error again.
                 self._filled = None
                 raise
@@ -255,13 +256,13 @@ class Batches:
         return self._current
 
     def skip_unit(self) -> None:
-        """Go on with the batch after the current unit."""
+        """Continue with the batch after the current unit."""
         unit = self.current_unit()
         self._batch += len(unit) - self._within
         self._start, self._within, self._current = unit.unit.end, 0, None
 
     def units(self) -> Iterator[FilledUnit]:
-        """The same stream, unit by unit: what looks into it or writes it out wants."""
+        """Yield the stream in whole units, to inspect it or to write it to a file."""
         while True:
             try:
                 unit = self.current_unit()
@@ -271,7 +272,7 @@ class Batches:
             self.skip_unit()
 
     def get_state(self) -> dict[str, Any]:
-        """Where the stream is, and which stream it is: a small dict for JSON."""
+        """Return the position and the identity of the stream, as a small dict for JSON."""
         return {
             "version": STATE_VERSION,
             "batch": self._batch,
@@ -323,7 +324,7 @@ class Batches:
         self.close()
 
     def plans(self, start: Cursor | None = None) -> Iterator[Unit]:
-        """The plans of the units from a place on (default: where the stream is)."""
+        """Yield the plans of the units from `start` on (default: the current position)."""
         start = start or self._start
         while len((unit := self._planner.plan(start, self.stream.epochs)).row):
             yield unit
@@ -337,7 +338,7 @@ class Batches:
         return (self._filler.fill(unit, seconds) for unit, seconds in self._timed_plans())
 
     def _timed_plans(self) -> Iterator[tuple[Unit, float]]:
-        """Each plan, and the seconds that it took."""
+        """Yield each plan, and the time in seconds that it took."""
         plans = self.plans()
         while True:
             begun = time.monotonic()
@@ -347,8 +348,8 @@ class Batches:
             yield unit, time.monotonic() - begun
 
     def _from_threads(self) -> Iterator[FilledUnit]:
-        # One more thread plans a unit ahead: planning takes 1 ms, which the caller would wait for.
-        self._end_threads()  # of a stream that failed
+        # A separate thread plans one unit ahead: planning takes 1 ms, for which the caller would wait.
+        self._end_threads()  # those of a stream that failed
         filling = ThreadPoolExecutor(self._threads, "ping-llm-contexts")
         planning = ThreadPoolExecutor(1, "ping-llm-plans")
         self._pools = (filling, planning)

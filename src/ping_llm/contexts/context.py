@@ -57,10 +57,10 @@ from ping_llm.tokens.vocab import (
     Field,
 )
 
-#: The orders of so many fields are in a table: those of nine would take 3 MB of it, and a second to make.
+#: Largest number of fields whose orders are in a table: those of nine would take 3 MB, and a second to make.
 TABLED_FIELDS = 8
 
-#: Bits per place of a packed order, and their mask; and the order that changes nothing.
+#: Bits per position of a packed order, their mask, and the order that changes nothing.
 FIELD_BITS, FIELD_MASK = 4, 15
 AS_THEY_ARE = sum(place << (FIELD_BITS * place) for place in range(len(Field)))
 
@@ -72,7 +72,7 @@ _MICROSECONDS = 1_000_000
 
 
 def _order_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All orders of 0..8 fields, sorted, four bits a place; where those of f fields start; and f!."""
+    """All orders of 0..8 fields, sorted, four bits per position; the index of the first of f fields; f!."""
     packed: list[int] = []
     starts, counts = [], []
     for fields in range(TABLED_FIELDS + 1):
@@ -90,7 +90,7 @@ ORDERS, ORDER_STARTS, ORDER_COUNTS = _order_tables()
 
 @kernel
 def drawn_order(fields, key, place):
-    """One of the orders of so many fields, packed. Of nine: the first, then an order of the eight others."""
+    """Draw an order of the fields, packed. For nine: the first field, then an order of the other eight."""
     if fields <= TABLED_FIELDS:
         return ORDERS[ORDER_STARTS[fields] + below(draw(key, FIELD_ORDER, place), ORDER_COUNTS[fields])]
     of_others = ORDER_COUNTS[TABLED_FIELDS]
@@ -106,7 +106,7 @@ def drawn_order(fields, key, place):
 
 @kernel
 def _mark_sample(marks, key, size, count):
-    """Mark `count` of [0, size), all subsets alike (Floyd's way: one draw a mark)."""
+    """Mark `count` of [0, size); all subsets are equally likely (Floyd's algorithm, one draw per mark)."""
     for last in range(size - count, size):
         pick = below(draw(key, SAMPLE, last), last + 1)
         if marks[pick]:
@@ -124,13 +124,13 @@ def _matches(dst, at, focus, many):
 
 @kernel
 def _select_around(chosen, marks, ranks, focus, key, kind, most_focus, count, dst, begin, size):
-    """Measurements next to a point; then others of the same span.
+    """Select measurements around a random point, then a random sample of the others in the same range.
 
-    FOCUSED: those of a few destinations. WIDE: the nearest of each destination. `focus` has room for the
-    most destinations that there may be.
+    FOCUSED: the nearest measurements to a few destinations. WIDE: the nearest one to each destination.
+    `focus` has space for the largest number of destinations.
 
-    The span is widened to `count` measurements around the point where that of those taken is smaller, so
-    that a context is as long as planned.
+    The range includes at least `count` measurements around the point, so that a context has as many as
+    planned.
     """
     point = below(draw(key, FOCUS_POINT, 0), size)
     focus[0] = begin + point
@@ -139,7 +139,7 @@ def _select_around(chosen, marks, ranks, focus, key, kind, most_focus, count, ds
     if kind == FOCUSED:
         reach = size
         many += below(draw(key, FOCUS_COUNT, 0), most_focus)
-        for index in range(1, many):  # a destination drawn twice leaves fewer
+        for index in range(1, many):  # one drawn twice leaves fewer destinations
             focus[index] = begin + below(draw(key, FOCUS_OTHER, index), size)
     marks[point] = 1
     taken = 1
@@ -179,7 +179,7 @@ def _select_around(chosen, marks, ranks, focus, key, kind, most_focus, count, ds
 
 @kernel
 def select(chosen, marks, ranks, focus, key, shape, dst, begin, size, p):
-    """Fill `chosen` with places in the row, ascending. `marks` and `ranks` are all 0, and stay so."""
+    """Fill `chosen` with ascending indices within the row. `marks` and `ranks` are 0 before and after."""
     if shape.kind == FOCUSED or shape.kind == WIDE:
         _select_around(
             chosen,
@@ -216,7 +216,7 @@ def _shuffle(values, count, key):
 
 @kernel
 def arrange(order, timed, chosen, loose, key, mode, count):
-    """Put the chosen in the order in which they are stated, and say which state their time."""
+    """Fill `order` with the chosen measurements as stated, and `timed` with 1 for those that state a time."""
     if mode != ALL and mode != NONE:
         lost = untimed_count(upper(draw(key, UNTIMED_SHARE, 0)), count)
         left = lost
@@ -248,7 +248,7 @@ def arrange(order, timed, chosen, loose, key, mode, count):
 
 @kernel
 def pseudonym_into(out, packed, ipv4, known, key):
-    """The pseudonym of an address, and how many of its bytes are stated; 0 means all sixteen or four."""
+    """Write the pseudonym of an address; return the number of stated bytes, where 0 means all of IPv4."""
     if ipv4:
         scramble_into(out, packed, key)
         return known
@@ -308,7 +308,7 @@ def write(out, position, key, shape, order, timed, source, ipv4, begin, columns,
         position += 1
         for turn in range(fields):
             slot = (permutation >> (FIELD_BITS * turn)) & FIELD_MASK
-            if ordered and turn >= result:  # as questions do: what is optional, then the result
+            if ordered and turn >= result:  # as in prompts: optional fields, then the result
                 slot = result if turn == fields - 1 else turn + 1
             field = (present >> (FIELD_BITS * slot)) & FIELD_MASK
             if field == _DST:

@@ -1,12 +1,12 @@
-"""Crossed contexts: about one pair, seen from its source, its destination, and what ties them.
+"""Crossed contexts: measurements around one pair of source and destination.
 
-A crossed context states, source by source: what some other sources measured to the pair's destination and to
-destinations that the pair's source measured too; then what the source itself measured; last the pair. It is
-matrix completion as a text. Sources and destinations next in the order of addresses are among the chosen more
-often than chance would have it, because a common prefix tells much.
+A crossed context states, source by source: results of some other sources to the pair's destination and to
+destinations that the pair's source measured too; then results of the pair's source; last the pair. It is
+matrix completion as text. Sources and destinations adjacent in the order of addresses are chosen more often
+than at random, because a common prefix is informative.
 
-The measurements are held in memory in two orders, by source and by destination: 24 bytes each. A context is a
-function of its key and of these orders.
+All measurements are held in memory in two orders, by source and by destination: 24 bytes per measurement. A
+context is a function of its key and of these orders.
 """
 
 from dataclasses import dataclass, replace
@@ -35,21 +35,22 @@ from ping_llm.rows.block import RowBlock
 from ping_llm.tokens.codec import put_address, put_result
 from ping_llm.tokens.vocab import DST_IPV4, DST_IPV6, MEASUREMENT, SRC_IPV4, SRC_IPV6, Field
 
-#: A context has at most so many results of its source, and so many other sources with so many ties each.
+#: Largest numbers per context: results of its source, other sources, and ties per other source. A tie is a
+#: result of another source to a destination among the stated results of the context's source.
 MOST_OWN = 12
 MOST_OTHERS = 12
 MOST_TIES = 3
 
-#: For each other source that is wanted so many are looked at, and those with most ties are taken.
+#: Number of candidates examined per other source to be stated; those with most ties are taken.
 LOOKED_AT = 3
 
-#: The share of contexts in which other results of the pair itself may be stated too: a quarter.
+#: Share of contexts in which other results of the pair itself may be stated, times 2^32: a quarter.
 PAIR_SHARE = 1 << 30
 
-#: A neighbour in the order of addresses is tried in this share of contexts: a half.
+#: Probability of trying each of the two neighbours in the order of addresses, times 2^32: a half.
 NEIGHBOUR_SHARE = 1 << 31
 
-#: Measurements that are held in memory at most: 24 bytes each, and 80 while they are read.
+#: Largest number of measurements held in memory: 24 bytes each, and 80 while they are read.
 MOST_MEASUREMENTS = 50_000_000
 
 _SRC, _DST, _RESULT = int(Field.SRC), int(Field.DST), int(Field.RESULT)
@@ -57,15 +58,14 @@ _SRC, _DST, _RESULT = int(Field.SRC), int(Field.DST), int(Field.RESULT)
 
 @dataclass(frozen=True)
 class Crossing:
-    """Measurements by source and by destination. Sources and destinations are numbered in the order of
-    their bytes.
+    """Measurements by source and by destination, which are numbered in the order of their bytes.
 
     Attributes:
         row_source: int32 [rows], the source of each row; -1 for a row that could not be read.
-        sources, destinations: uint8 [., 16].
-        by_source: int64 [sources + 1], where each source's measurements begin: of these `dst` (int32) and
-            `rtt`, ordered by destination.
-        by_destination: int64 [destinations + 1], the same: `src` and `rtt_of`, ordered by source.
+        sources, destinations: uint8 [., 16], the addresses.
+        by_source: int64 [sources + 1], the first index of each source's measurements in `dst` (int32) and
+            `rtt`; those of a source are ordered by destination.
+        by_destination: int64 [destinations + 1], the same for `src` and `rtt_of`, ordered by source.
     """
 
     row_source: np.ndarray
@@ -80,7 +80,7 @@ class Crossing:
 
     @classmethod
     def of(cls, block: RowBlock) -> "Crossing":
-        """From all rows; those without a measurement are left out."""
+        """Make it from all rows; those without measurements are left out."""
         counts = np.diff(block.offsets)
         sources, source_of_row = numbered(block.src)
         destinations, dst = numbered(block.dst)
@@ -92,7 +92,7 @@ class Crossing:
     def of_pairs(
         cls, sources: np.ndarray, destinations: np.ndarray, src: np.ndarray, dst: np.ndarray, rtt: np.ndarray
     ) -> "Crossing":
-        """From measurements of numbered sources to numbered destinations; without rows."""
+        """Make it from measurements of numbered sources to numbered destinations, without rows."""
         src, dst = src.astype(np.int32), dst.astype(np.int32)
         order = np.lexsort((dst, src))  # stable: equal pairs stay in their order
         back = np.lexsort((src, dst))
@@ -114,7 +114,7 @@ class Crossing:
 
     @staticmethod
     def check(measurements: int) -> None:
-        """Refuse more than memory should hold."""
+        """Raise a PingError if there are more than MOST_MEASUREMENTS."""
         if measurements > MOST_MEASUREMENTS:
             raise PingError(
                 f"crossed contexts keep all measurements in memory, at most {MOST_MEASUREMENTS:,}; these "
@@ -122,7 +122,7 @@ class Crossing:
             )
 
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """As the kernel takes them."""
+        """The arrays in the order that the kernels expect."""
         return (
             self.row_source,
             self.sources,
@@ -137,7 +137,7 @@ class Crossing:
 
 
 def numbered(addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different addresses in the order of their bytes, and the number of each, int32."""
+    """The distinct addresses in the order of their bytes, and the index of each given address, int32."""
     words = np.ascontiguousarray(addresses).view(">u8").reshape(-1, 2)
     order = np.lexsort((words[:, 1], words[:, 0]))
     new = np.ones(len(order), bool)
@@ -160,7 +160,7 @@ def first_not_below(values, begin, end, wanted):
 
 @kernel
 def _place(key, purpose, turn, values, begin, end, near):
-    """The place that is tried at a turn: at first those beside `near` (or none: -1), then any."""
+    """The index that is tried at a turn: first the two neighbours of `near`, then any; -1 for none."""
     if turn < 2:
         bits = draw(key, purpose, turn + 1)
         if upper(bits) >= NEIGHBOUR_SHARE:
@@ -190,9 +190,9 @@ def _shuffle_groups(groups, count, key):
 
 @kernel
 def select_crossed(who, to, rtts, key, bound, ipv4, row, crossing, p):
-    """Sources, destinations and RTTs of a context, in the order in which they are stated; return how many.
+    """Select the sources, destinations and RTTs of a context, in the order of stating; return their number.
 
-    None of them is cut: they take at most `bound` tokens with each source stated once.
+    All addresses are whole. With each source stated once, the context has at most `bound` tokens.
     """
     row_source, _, _, by_source, s_dst, s_rtt, by_destination, d_src, d_rtt = crossing
     address = address_length(ipv4, is_scrambled(key, p))
@@ -203,7 +203,7 @@ def select_crossed(who, to, rtts, key, bound, ipv4, row, crossing, p):
     asked = s_dst[anchor]
     room = bound - address - measurement
 
-    # Results of the source: at most half of the room, so that IPv6 leaves some to the others.
+    # Results of the source: at most half of the space, so that with IPv6 some is left for other sources.
     wanted = below(draw(key, CROSSED_OWN, 0), MOST_OWN + 1)
     pair = upper(draw(key, CROSSED_PAIR, 0)) < PAIR_SHARE
     own = np.empty(MOST_OWN, np.int64)
@@ -225,7 +225,7 @@ def select_crossed(who, to, rtts, key, bound, ipv4, row, crossing, p):
         owned += 1
     room -= owned * measurement
 
-    # Other sources to the destination; those with most ties first.
+    # Results of other sources to the destination; those with most ties first.
     wanted = below(draw(key, CROSSED_OTHERS, 0), MOST_OTHERS + 1)
     first, last = by_destination[asked], by_destination[asked + 1]
     other = np.empty(LOOKED_AT * MOST_OTHERS + 2, np.int64)

@@ -1,13 +1,13 @@
-"""Stateless random draws, and the shape of a context: mode, kind, measurements, bound on its tokens.
+"""Stateless random draws, and the shape of a context: mode, kind, measurements, limit of its tokens.
 
-Every draw is a hash of a key, a purpose and a counter. A generator with state would tie a batch to everything
-drawn before it, and so to threads, hosts and restarts. A draw costs three multiplications, about 1.5 ns.
+Every draw is a hash of a key, a purpose and a counter. With a stateful generator, a batch would depend on all
+earlier draws, and so on threads, hosts and restarts. A draw costs three multiplications, about 1.5 ns.
 `reference.py` has the same functions in plain Python.
 
-The shape is known before the row is read, which makes planning cheap: it needs the row's count and IP
-version, both in the manifest's index, and the context's draws. It does not know whether a delta takes 2 or 5
-tokens, whether a ping failed, and which optional fields are known; it assumes the longest. A context is never
-longer than its bound.
+The shape is known before the row is read, which makes planning cheap: it depends on the row's count and IP
+version, both in the manifest's index, and on the context's draws. It assumes the longest case, because it
+does not know whether a delta takes 2 or 5 tokens, whether a ping failed, and which optional fields are known.
+A context is never longer than its bound.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from ping_llm.compiled import kernel
 from ping_llm.hashing import GOLDEN, finalize_one
 from ping_llm.measurements.scramble import SHORT
 
-# What is drawn. The number is part of the hash: never reuse one for another purpose.
+# Purposes of draws. The number is part of the hash: never reuse one for another purpose.
 MODE = 1
 SOURCE_CUT = 2
 SOURCE_BYTES = 3
@@ -49,18 +49,18 @@ SCRAMBLE_KEY = 32
 CROSSED_KIND = 33
 CROSSED_ANCHOR = 34
 CROSSED_PAIR = 35
-CROSSED_OWN = 36  # index 0: how many; from 1 on: which
-CROSSED_OTHERS = 37  # the same
+CROSSED_OWN = 36  # index 0: the number of results; from 1 on: their choice
+CROSSED_OTHERS = 37  # the same for other sources
 CROSSED_TIE = 38
 CROSSED_GROUP = 39
 
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
-#: Room for 2^40 draws of one purpose.
+#: Leaves 2^40 draws per purpose.
 _PURPOSE_SHIFT = 40
 
-#: Feistel rounds of the epoch's order. Four are the textbook's minimum; two more cost 3 ns.
+#: Number of Feistel rounds of an epoch's order. Four are the textbook minimum; two more cost 3 ns.
 ROUNDS = 6
 
 
@@ -88,7 +88,7 @@ def lower(bits):
 
 @kernel
 def combine(key, value):
-    """The key of a part: `value` (at least 0) of what `key` names."""
+    """The key of part number `value` (at least 0) of the object with key `key`."""
     return finalize_one(key + GOLDEN * np.uint64(value + 1))
 
 
@@ -105,7 +105,7 @@ def context_key(of_epoch, row, number):
 
 @kernel
 def unit_key(seed, epoch, position):
-    """The key of the unit that begins at a place in the order."""
+    """The key of the unit that begins at a position of an epoch."""
     return combine(epoch_key(seed, epoch), position)
 
 
@@ -124,10 +124,11 @@ def filler_keys(seed, epoch, position, sequences):
 
 @kernel
 def permuted(place, count, key):
-    """Where a keyed permutation of [0, count) sends `place`.
+    """Map `place` by a keyed permutation of [0, count).
 
-    A Feistel network permutes [0, 4^h), the smallest such range that holds `count`; what falls outside is
-    sent on until it falls inside (at most 4 times on average). No memory, whatever the epoch's size.
+    A Feistel network permutes [0, 4^h), the smallest such range that contains `count`; a value outside
+    [0, count) is mapped again until it is inside (at most 4 times on average). This needs no memory for any
+    size of the epoch.
     """
     half = 1
     while (1 << (2 * half)) < count:
@@ -146,10 +147,10 @@ def permuted(place, count, key):
 
 @kernel
 def log_uniform(key, count):
-    """A size s in [1, count] with probability proportional to 1/s.
+    """Draw a size s in [1, count] with probability proportional to 1/s.
 
-    An octave is drawn, a size in it, and kept with probability 2^octave / size: integers only, because
-    exp() differs in the last bit from machine to machine.
+    An octave is drawn, then a size in it, which is kept with probability 2^octave / size. Only integers are
+    used, because exp() differs in the last bit between machines.
     """
     octaves = 0
     while (2 << octaves) <= count:
@@ -171,22 +172,23 @@ MODE_NAMES = ("all", "part", "none")
 WHOLE, WINDOW, FOCUSED, WIDE, CROSSED = 0, 1, 2, 3, 4
 KIND_NAMES = ("whole", "window", "focused", "wide", "crossed")
 
-#: A wide context looks so many measurements far to either side for each that it has room for: a probe that
-#: pings thirty destinations in turn is through with them after one. More would only cost time.
+#: Number of measurements that a wide context examines to either side, per measurement for which it has space.
+#: It covers all destinations of a probe that pings thirty of them in turn; more would only cost time.
 WIDE_REACH = 32
 
-#: A crossed context has room for so many measurements at least that state their source. Smaller rests are
-#: filled with other kinds, among them the last stretch of a sequence (`fill.LAST_STRETCH`): there what fits
-#: best is taken, and a crossed context would always fit.
+#: Smallest number of measurements with source for which a crossed context must have space. Smaller spaces are
+#: filled with other kinds, including the last part of a sequence (`fill.LAST_STRETCH`): the best fit is taken
+#: there, and a crossed context would always fit.
 CROSSED_LEAST = 10
 
-# Tokens of a time: the first of a context is absolute; rows are in order and within 1970–2100, so
-# every other one is a delta that four bytes can hold.
+# Number of tokens of a time: the first in a context is absolute; rows are in order and within 1970–2100, so
+# all others are deltas that fit in four bytes.
 ABSOLUTE_LENGTH = 9
 DELTA_LENGTH = 5
 
 
-#: `Shape.source_bytes` of a context that does not tell its source, and the tokens that say so.
+#: Value of `Shape.source_bytes` for a context that does not state its source, and number of tokens of the
+#: unnamed source that it states instead.
 UNNAMED = -1
 UNNAMED_LENGTH = 3
 
@@ -194,18 +196,18 @@ UNNAMED_LENGTH = 3
 class Shape(NamedTuple):
     mode: int
     kind: int
-    source_bytes: int  # how much of the source is stated; 0: all of it; UNNAMED: nothing
-    start: int  # the window within the row
+    source_bytes: int  # stated bytes of the source; 0: all; UNNAMED: none
+    start: int  # start and size of the window within the row
     window: int
-    measurements: int  # 0 if not even one fits
-    bound: int  # tokens at most
+    measurements: int  # 0 if none fits; for CROSSED an upper limit
+    bound: int  # largest number of tokens
 
 
 @kernel
 def untimed_count(share, count):
-    """How many of `count` measurements lose their time: uniform among the whole numbers in 10–90 %.
+    """Draw how many of `count` measurements lose their time: uniform among the integers in 10–90 %.
 
-    Of a single measurement, 0 or 1. `share` is 32 random bits.
+    For a single measurement, 0 or 1. `share` is 32 random bits.
     """
     if count == 1:
         return share >> 31
@@ -228,7 +230,7 @@ def _time_bound(mode, share, count):
 
 @kernel
 def known_destination(key, place, cut, address):
-    """How many bytes of the destination the measurement at `place` states; 0 means all."""
+    """Number of bytes of the destination that the measurement at `place` states; 0 means all."""
     if cut:
         return 1 + below(draw(key, DESTINATION_BYTES, place), address - 1)
     return 0
@@ -242,21 +244,21 @@ def is_scrambled(key, p):
 
 @kernel
 def address_bytes(ipv4, scrambled):
-    """Bytes of a whole address as a context states it: pseudonyms of IPv6 addresses are short."""
+    """Number of bytes of a whole address in a context: pseudonyms of IPv6 addresses are short."""
     return 4 if ipv4 or scrambled else 16
 
 
 @kernel
 def address_length(ipv4, scrambled):
-    """Its tokens: the role and the bytes; a short pseudonym is stated as a prefix, so it has an end."""
+    """Number of tokens of a whole address: role and bytes, and PREFIX_END for a short pseudonym."""
     return 5 if ipv4 else SHORT + 2 if scrambled else 17
 
 
 @kernel
 def _fitting(key, most, budget, address, whole, source_bytes, mode, p):
-    """The most measurements, up to `most`, whose bound is within the budget; and that bound.
+    """The largest number of measurements, up to `most`, whose bound is within the budget, and that bound.
 
-    `address` is the number of bytes of an address, `whole` that of its tokens.
+    `address` is the number of bytes of an address, `whole` its number of tokens.
     """
     source = whole
     if source_bytes == UNNAMED:
@@ -282,13 +284,13 @@ def _fitting(key, most, budget, address, whole, source_bytes, mode, p):
 
 @kernel
 def shape_of(key, measurements, ipv4, budget, p):
-    """The shape of the context `key` of a row with so many measurements, within `budget` tokens."""
+    """The shape of the context with this key, of a row with `measurements`, within `budget` tokens."""
     scrambled = is_scrambled(key, p)
     address, whole = address_bytes(ipv4, scrambled), address_length(ipv4, scrambled)
     if upper(draw(key, CROSSED_KIND, 0)) < p.crossed:
         longest = 1 + 2 * whole + p.result_length
         if budget >= CROSSED_LEAST * longest:
-            # How many it has is known when they are chosen: at most as many as fit without their sources.
+            # The number of measurements is known after selection: at most as many as fit without sources.
             most = budget // (longest - whole)
             return Shape(NONE, CROSSED, 0, 0, measurements, most, budget)
     chance = upper(draw(key, MODE, 0))

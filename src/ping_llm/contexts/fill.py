@@ -1,9 +1,9 @@
-"""Fill planned sequences with tokens, compiled, over all rows of a unit at once.
+"""Compiled filling of planned sequences with tokens, for all rows of a unit at once.
 
-A planned context takes at most its bound; what is left over (the bound's slack and the gaps of packing) is
-filled with *fillers*: further draws from rows that were read anyway, of which those of a unit are a fair
-sample. A filler's budget is the space left, so nothing is cut in two, and no planned context gives way. Only
-a rest too small for a measurement stays empty.
+A planned context takes at most its bound. The space left over (unused parts of bounds, and gaps of packing)
+is filled with *fillers*: further contexts drawn from rows that were read anyway; the rows of a unit are a
+fair sample. The budget of a filler is the space left, so no context is cut, and no planned context is
+dropped. Only a space too small for a measurement stays empty.
 """
 
 import numpy as np
@@ -14,22 +14,22 @@ from ping_llm.contexts.crossing import select_crossed, write_crossed
 from ping_llm.contexts.draws import CROSSED, FILLER_KEY, FILLER_PICK, below, draw, shape_of
 from ping_llm.measurements.address_kernels import is_ipv4_bytes
 
-#: Sequences that share their rows as a source of fillers: a host reads whole groups.
+#: Number of sequences that share their rows for fillers; a host reads the rows of whole groups.
 GROUP = 8
 
-#: The last stretch of a sequence is worth a choice: of so many fillers, the one that leaves least. Before it
-#: the first that fits is taken, because choosing favours kinds of contexts that fit.
+#: Where at most LAST_STRETCH tokens are left in a sequence, the best fit of CHOICES fillers is taken. Before
+#: that the first that fits is taken, because choosing favours kinds of contexts that fit.
 LAST_STRETCH = 128
 CHOICES = 8
 
-# What is noted of each context written.
+# Columns of the notes on each written context.
 NOTE_CONTEXT, NOTE_FILLER, NOTE_KIND, NOTE_MODE, NOTE_COUNT, NOTE_LENGTH, NOTE_CUT = range(7)
 NOTES = 7
 
 
 @kernel
 def groups_of(sequences, first):
-    """Where each sequence's group of contexts begins and ends, and which contexts are in such a group."""
+    """The begin and end of each sequence's group of contexts, and a mask of the contexts in these groups."""
     begins = np.empty(len(sequences), np.int64)
     ends = np.empty(len(sequences), np.int64)
     needed = np.zeros(first[-1], np.bool_)
@@ -43,7 +43,7 @@ def groups_of(sequences, first):
 
 @kernel
 def smallest_measurement(p):
-    """Tokens of the shortest measurement that states its source."""
+    """Number of tokens of the shortest measurement that states its source."""
     if p.prefix > 0:
         return 1 + 3 + 3 + p.result_length + p.extra_length
     return 1 + 5 + 5 + p.result_length + p.extra_length
@@ -71,21 +71,21 @@ def fill(
     crossing,
     p,
 ):
-    """Write the sequences of a unit that are this host's.
+    """Write this host's sequences of a unit.
 
     Args:
-        targets, inputs, positions, segments: int32 [n, length], written whole.
-        notes: int32 [n, max_segments, NOTES], written whole.
-        sequences: int64 [n], which sequence of the unit each is.
-        first: int64, where a sequence's contexts begin, as in the plan.
+        targets, inputs, positions, segments: int32 [n, length], overwritten.
+        notes: int32 [n, max_segments, NOTES], overwritten.
+        sequences: int64 [n], the number of each sequence within the unit.
+        first: int64, the first context of each sequence, as in the plan.
         group_begin, group_end: int64 [n], the contexts whose rows a sequence's fillers may use.
-        context_row: int64, the place in the block of each context's row, -1 if it is not in it.
-        context_key: uint64, of each context.
-        filler_key: uint64 [n].
-        fillers: whether to fill what is left.
+        context_row: int64, the index of each context's row in the block, -1 if it is not in the block.
+        context_key: uint64, the key of each context.
+        filler_key: uint64 [n], the key of each sequence's fillers.
+        fillers: whether to fill the space left over.
         src, offsets, columns: the block's arrays; columns are time, dst as two words, rtt, size, errors,
             msm_id, probe_id, throughput (0, or 1 + its code) and dst as bytes.
-        crossing: the arrays of all measurements by source and destination; empty where no context is crossed.
+        crossing: the arrays of a Crossing; empty if no context is crossed.
         block_row: int64, the number of each row of the block.
         p: Parameters.
     """

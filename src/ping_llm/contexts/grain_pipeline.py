@@ -1,9 +1,9 @@
-"""The same units through Grain's worker processes.
+"""Filling of units in Grain's worker processes, with the same result.
 
-An element is a whole unit, some hundred sequences: Grain's 50–200 µs an element do not matter then. Worker i
-of w plans every unit, which is cheap, and fills units i, i + w, …; Grain hands them on in turn, so their
-order is that of one process. The place of the stream is kept by `Batches`, not by Grain, whose own state
-knows the number of workers.
+An element is a whole unit of some hundred sequences, so Grain's 50–200 µs per element are negligible. Worker
+i of w plans all units, which is cheap, and fills units i, i + w, …; Grain returns them in turn, so their
+order is that of one process. The position of the stream is kept by `Batches`, not by Grain, whose own state
+depends on the number of workers.
 
 Importing this module imports Grain, and with it JAX where that is installed.
 """
@@ -25,12 +25,12 @@ from ping_llm.contexts.plan import Cursor, Unit
 from ping_llm.contexts.units import FilledUnit, Spent
 from ping_llm.files import write_text
 
-#: A worker whose parent is gone ends within so many seconds.
+#: Interval in seconds at which a worker checks that its parent is alive.
 PARENT_CHECK_S = 1.0
 
 
 class UnitDataset(grain.IterDataset):
-    """Filled units from a place in the order on; sliceable, so that workers share the filling."""
+    """Filled units from a position in the order on; sliceable, so that workers share the filling."""
 
     def __init__(self, stream: Stream, start: Cursor):
         super().__init__()
@@ -87,7 +87,7 @@ def iterate(
     buffer_size: int = 1,
     debug: bool = False,
 ) -> Any:
-    """A Grain iterator of elements for `unit_of`. Close it to end the workers."""
+    """Return a Grain iterator of elements for `unit_of`. Closing it ends the workers."""
     from absl import flags
 
     if not flags.FLAGS.is_parsed():
@@ -105,10 +105,10 @@ def iterate(
 
 
 def report(iterator: Any, visualization_dir: str) -> None:
-    """Print Grain's execution summary of a debugged iterator; write it and its graph into a folder, if one
-    is given.
+    """Print Grain's execution summary of an iterator in debug mode.
 
-    Grain 0.2.18 only logs these, the summary every minute, and refuses a folder: hence its private functions.
+    Given a folder, write the summary and the graph there. Grain 0.2.18 only logs them, the summary every
+    minute, and rejects a folder, so this uses its private functions.
     """
     summary = pretty_format_summary(iterator._stats._get_execution_summary())
     print(f"Grain execution summary\n{summary}", file=sys.stderr)
@@ -120,13 +120,13 @@ def report(iterator: Any, visualization_dir: str) -> None:
 
 
 def _begin_worker(index: int, count: int) -> None:
-    """Runs in each worker before anything else: no accelerator for it, and no life without its parent."""
+    """Set up a worker before anything else: without accelerator, and ending when its parent ends."""
     del index, count
     os.environ["JAX_PLATFORMS"] = "cpu"
     parent = os.getppid()
 
     def watch() -> None:
-        # After kill -9 of the parent nobody tells a spawned worker; it would wait for its queue for ever.
+        # After kill -9 of the parent, a spawned worker is not notified and would wait for its queue forever.
         while os.getppid() == parent:
             time.sleep(PARENT_CHECK_S)
         os._exit(1)
@@ -156,7 +156,7 @@ def _element(filled: FilledUnit) -> dict[str, np.ndarray]:
 
 
 def unit_of(element: dict[str, np.ndarray]) -> FilledUnit:
-    """What `_element` was made of."""
+    """Convert an element back to the unit from which `_element` made it."""
     start_epoch, start_position, end_epoch, end_position, used = element["places"].tolist()
     unit = Unit(
         Cursor(start_epoch, start_position),

@@ -45,7 +45,7 @@ _FAILED, _BOLD = "31", "1"
 
 
 def show_batch(filled: FilledUnit, batch: int, encoding: RttEncoding, colour: bool) -> Iterator[str]:
-    """The lines of one batch of a unit."""
+    """Yield the lines of text for one batch of a unit."""
     for line in range(filled.targets.shape[1]):
         targets, segments = filled.targets[batch, line], filled.segments[batch, line]
         used = int(np.count_nonzero(targets))
@@ -109,7 +109,7 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 class Statistics:
-    """Adds up units. Shares of kinds and modes are those of planned contexts; fillers are counted apart."""
+    """Statistics of units. Shares of kinds and modes are of planned contexts; fillers are counted apart."""
 
     def __init__(self) -> None:
         self.sequences = self.places = self.tokens = 0
@@ -164,7 +164,7 @@ class Statistics:
 
 
 def tokens_by_role(targets: np.ndarray) -> np.ndarray:
-    """How many tokens belong to each role, its bytes and PREFIX_END included."""
+    """Number of tokens of each role, including its bytes and PREFIX_END."""
     counts = np.bincount(roles_of(targets)[targets != PAD], minlength=BYTE0)
     counts[MEASUREMENT] = np.count_nonzero(targets == MEASUREMENT)
     return counts[:BYTE0]
@@ -196,7 +196,7 @@ def _quantiles(values: np.ndarray) -> dict[str, float]:
     }
 
 
-#: What a bottleneck can be relieved with.
+#: Remedy for each stage that can be the bottleneck.
 REMEDIES = {
     "plan": "planning is serial: a larger batch or longer sequences plan less often",
     "read": "faster storage or more threads; rows that stay in the page cache are read at memory speed",
@@ -215,7 +215,7 @@ class Stage:
 
 
 class TimedRows:
-    """Rows that count the time spent reading them."""
+    """Rows that measure the time spent reading them, in seconds."""
 
     def __init__(self, rows: Rows):
         self._rows = rows
@@ -240,7 +240,7 @@ class TimedRows:
 
 
 def profile(batches: Batches, seconds: float) -> dict[str, Any]:
-    """Run the stages one after another in this thread, for about the given number of seconds."""
+    """Run and time the stages one after another in this thread, for about the given number of seconds."""
     rows = TimedRows(batches.stream.rows)
     filler = replace(batches.stream.filler(), rows=rows)
     plans = batches.plans()
@@ -298,7 +298,7 @@ def _stage(name: str, spent: list[float], elements: int, element: str) -> Stage:
 
 
 class _Clock:
-    """Adds its thread's time and the wall clock's to a pair."""
+    """Context manager that adds its thread time and wall-clock time, in seconds, to a pair."""
 
     def __init__(self, pair: list[float]):
         self._pair = pair

@@ -1,8 +1,8 @@
-"""Rows with the measurements of some kinds only (`network_kinds`).
+"""Rows restricted to measurements of some kinds (`network_kinds`).
 
-Contexts are planned by the number of measurements of each row, which the index tells of all kinds together.
-So rows that have others than pings are read once when they are opened, 7.5 million measurements per second of
-processor time; rows of pings alone are not.
+Contexts are planned by the number of measurements of each row, but the index has this number only for all
+kinds together. So rows with other kinds than pings are read once when they are opened, at 7.5 million
+measurements per second of processor time; rows with only pings are not.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ from ping_llm.measurements.schema import KINDS, PING
 from ping_llm.rows.block import RowBlock
 from ping_llm.rows.manifest import RowIndex
 
-#: Measurements that are read at a time: 80 MB.
+#: Number of measurements read at a time: 80 MB.
 _READ = 1_000_000
 
 
 class RowsOfKinds:
-    """A store of rows that leaves out measurements of other kinds, and rows that have no others.
+    """A store of rows with only the measurements of the given kinds; rows without any are left out.
 
-    Pickles as the store that it is made of.
+    It is pickled as the store from which it was made.
 
     Args:
       kinds: names of `schema.KINDS`.
@@ -75,7 +75,7 @@ class RowsOfKinds:
 
 
 def of_kinds(rows: Rows, kinds: Sequence[str]) -> Rows:
-    """The rows with the measurements of these kinds; the rows themselves where that is all of them."""
+    """The rows with the measurements of these kinds; `rows` itself if these are all of its measurements."""
     wanted = [name for name in KINDS if name in kinds]
     only_pings = not rows.index.other_kinds.any()
     if not wanted or len(wanted) == len(KINDS) or (only_pings and KINDS[PING] in wanted):
@@ -84,7 +84,7 @@ def of_kinds(rows: Rows, kinds: Sequence[str]) -> Rows:
 
 
 def _parts(counts: np.ndarray) -> list[slice]:
-    """Stretches of rows of about _READ measurements."""
+    """Ranges of rows with about _READ measurements."""
     step = np.cumsum(counts, dtype=np.int64) // _READ
     edges = [0, *(np.flatnonzero(np.diff(step)) + 1).tolist(), len(counts)]
     return [slice(begin, end) for begin, end in pairwise(edges) if end > begin]

@@ -1,7 +1,7 @@
 """Rows in memory, and `network_parquet`: rows made in memory from a table of measurements, for small data.
 
-80 bytes per measurement stay in memory, and nothing is written. From about ten million measurements on, build
-rows.
+They take 80 bytes of memory per measurement, and nothing is written. For more than about ten million
+measurements, build rows instead.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from ping_llm.rows.manifest import FLAG_IPV4, FLAG_OTHER_KINDS, FLAG_THROUGHPUT,
 
 @dataclass(frozen=True)
 class MemoryRows:
-    """A block as a store: the same interface as rows.store.RowStore, as far as contexts need it."""
+    """A block of rows with the part of the interface of rows.store.RowStore that contexts need."""
 
     block: RowBlock
 
@@ -36,7 +36,7 @@ class MemoryRows:
         digest = hashlib.sha256(b"memory rows 1")
         for field in fields(self.block):
             if field.name in ("kind", "throughput") and not getattr(self.block, field.name).any():
-                continue  # the fingerprint of such rows is what it was before there were these columns
+                continue  # keeps the fingerprints of rows from before these columns existed
             digest.update(np.ascontiguousarray(getattr(self.block, field.name)))
         return digest.hexdigest()
 
@@ -65,12 +65,12 @@ class MemoryRows:
         return RowBlock(self.block.src[rows], offsets, **columns)
 
 
-#: 80 bytes each: 4 GB.
+#: Largest number of measurements, 80 bytes each: 4 GB.
 MAX_MEASUREMENTS = 50_000_000
 
 
 def rows_of_parquet(path: str | Path) -> MemoryRows:
-    """One row per source, in time order; sources in the order of their bytes."""
+    """Read measurements as one row per source, in time order; sources are in the order of their bytes."""
     count = open_input([path]).rows
     if not 0 < count <= MAX_MEASUREMENTS:
         raise PingError(
@@ -81,7 +81,7 @@ def rows_of_parquet(path: str | Path) -> MemoryRows:
 
 
 def rows_of_columns(columns: Columns) -> MemoryRows:
-    """The rows of measurements in memory."""
+    """Make rows of measurements in memory: one row per source."""
     numbers = {name: columns.column(name) for name in _NUMBERS}
     numbers["throughput"] = stored_codes(columns.column(THROUGHPUT))
     return MemoryRows(_sorted(columns.src, columns.dst, columns.time, columns.rtt, numbers))
@@ -93,7 +93,7 @@ _NUMBERS = ("msm_id", "probe_id", "size", "packet_error_count", "kind")
 def _sorted(
     src: np.ndarray, dst: np.ndarray, time: np.ndarray, rtt: np.ndarray, numbers: dict[str, np.ndarray]
 ) -> RowBlock:
-    # Every column decides, so that the order of the files does not.
+    # Sort by all columns, so that the result does not depend on the order of the files.
     words = np.ascontiguousarray(src).view(">u8").reshape(-1, 2)
     to = np.ascontiguousarray(dst).view(">u8").reshape(-1, 2)
     keys = (*reversed(list(numbers.values())), rtt, to[:, 1], to[:, 0], time, words[:, 1], words[:, 0])

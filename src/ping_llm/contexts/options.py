@@ -1,4 +1,4 @@
-"""Options of the contexts, with every default."""
+"""Options of the contexts, with all defaults."""
 
 import dataclasses
 import hashlib
@@ -12,7 +12,7 @@ from ping_llm.rows import MAX_CONTEXTS_PER_ROW, MEASUREMENTS_PER_CONTEXT
 from ping_llm.tokens.rtt import DEFAULT_CLIP_LIMIT_MS, RTT_ENCODINGS, rtt_encoding
 from ping_llm.tokens.vocab import OPTIONAL, OPTIONAL_LENGTHS
 
-#: Names of the fields, as the option `fields` states them.
+#: Names of the fields in the option `fields`.
 REQUIRED_FIELDS = ("src", "dst", "rtt")
 OPTIONAL_FIELDS = ("time", *OPTIONAL)
 
@@ -22,38 +22,40 @@ ONE = 1 << 32
 
 @dataclass(frozen=True)
 class ContextOptions:
-    """What may change the contexts of a dataset. Two equal ones and one seed give the same stream.
+    """Options that determine the contexts of a dataset. Equal options and seeds give the same stream.
 
     Attributes:
         repeat_source: probability that a measurement after the first states the shared source again.
-        prefix_probability: probability that an address is cut to a prefix: the source once per context, each
-            destination by itself.
-        source_prefix_probability: that of the source, where it is to differ; -1: the same.
-        unnamed_source_probability: share of contexts that do not name their source: they state
+        prefix_probability: probability that an address is cut to a prefix: drawn once per context for the
+            source, separately for each destination.
+        source_prefix_probability: a different probability for the source; -1: the same.
+        unnamed_source_probability: share of contexts that do not state their source, but
             `addresses.unnamed`.
-        ordered_fields: share of contexts whose measurements all state their fields in the order in which
-            questions do: source, destination, time, optional fields, result. In the rest each has an order
-            of its own.
+        ordered_fields: share of contexts whose measurements all state their fields in the order of prompts:
+            source, destination, time, optional fields, result. In other contexts each measurement has a
+            random order.
         focus_probability: share of focused contexts among those that cannot hold their whole row.
-        focus_destinations: a focused context turns on one to this many destinations, all numbers alike.
-        wide_probability: share of wide contexts among those, which have as many destinations as they can.
-        crossed_probability: share of contexts about a pair: its source's results, those of other sources to
-            its destination, and results that tie them. They state no time. All measurements are kept in
-            memory for them, 24 bytes each.
+        focus_destinations: largest number of destinations of a focused context; the number is uniform from 1.
+        wide_probability: share of wide contexts among the same, which have as many destinations as possible.
+        crossed_probability: share of contexts about a pair: results of its source, results of other sources
+            to its destination, and results that connect both. They state no time, and need all measurements
+            in memory, 24 bytes each.
         scramble_probability: share of contexts in which every address is replaced by a pseudonym that keeps
             prefixes (`measurements.scramble`), under a key of the context.
         timestamps_all: share of contexts whose measurements all have a time, in order.
-        timestamps_part: share in which 10 to 90 % of the measurements lose theirs. The rest has none.
-        measurements_per_context: a row of n measurements gives ceil(n / this) contexts per epoch; one that
+        timestamps_part: share of contexts in which 10 to 90 % of the measurements have no time. The other
+            contexts state no times.
+        measurements_per_context: a row of n measurements gives ceil(n / this) contexts per epoch; a row that
             gives a single context is used whole if it fits.
-        max_contexts_per_row: upper limit of that, so that a few busy probes do not dominate.
-        max_context_tokens: largest context; 0 means the sequence's length.
-        max_segments: most contexts in a sequence. Attention kernels have a limit too; set both alike.
-        kinds: kinds of measurements that enter contexts: any of ping,hop,last; empty: all that are there.
-        fields: what a measurement states: src,dst,rtt and any of time,size,errors,msm_id,
+        max_contexts_per_row: largest number of contexts per row, so that a few busy probes do not dominate.
+        max_context_tokens: largest number of tokens per context; 0: the length of the sequences.
+        max_segments: largest number of contexts per sequence. Attention kernels also have a limit; set both
+            to the same value.
+        kinds: kinds of measurements to use, any of ping,hop,last; empty: all.
+        fields: fields that a measurement states: src,dst,rtt and any of time,size,errors,msm_id,
             probe_id,throughput.
         rtt_encoding: compact, float64, micros, log or clipped.
-        clip_limit_ms: the largest RTT of `clipped`.
+        clip_limit_ms: the largest RTT of `clipped`, ms.
     """
 
     repeat_source: float = 0.1
@@ -152,9 +154,10 @@ class ContextOptions:
         return dataclasses.asdict(self)
 
     def digest(self) -> str:
-        """Twelve hexadecimal digits that differ where any option differs.
+        """Digest of all options, twelve hexadecimal digits.
 
-        Options that came later count only where they are used: the streams from before them are the same.
+        Options that were added later are included only if they are not at their defaults, because older
+        streams are unchanged.
         """
         later = {
             "source_prefix_probability": -1.0,
@@ -168,13 +171,13 @@ class ContextOptions:
         }
         stated = {name: value for name, value in self.as_dict().items() if later.get(name) != value}
         if self.ordered_fields > 0 and not set(OPTIONAL).isdisjoint(self.field_names):
-            stated["result"] = "last"  # it came before the optional fields once
+            stated["result"] = "last"  # in older versions the result came before the optional fields
         text = json.dumps(stated, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 class Parameters(NamedTuple):
-    """The options as the kernels take them: probabilities are thresholds of 32 random bits."""
+    """The options in the form that kernels need: probabilities are thresholds for 32 random bits."""
 
     repeat_source: int
     prefix: int
@@ -192,7 +195,7 @@ class Parameters(NamedTuple):
     per_row: int
     max_tokens: int
     max_segments: int
-    time: int  # 1 if times are stated at all
+    time: int  # 1 if times may be stated
     size: int
     errors: int
     msm_id: int
@@ -248,7 +251,7 @@ class Parameters(NamedTuple):
 
     @property
     def longest_measurement(self) -> int:
-        """Tokens of an IPv6 measurement with everything stated: every sequence must hold one."""
+        """Number of tokens of an IPv6 measurement with all fields, which must fit into every sequence."""
         return 1 + 17 + 17 + self.result_length + self.extra_length + 9 * self.time
 
 

@@ -1,9 +1,9 @@
-"""Which context goes into which sequence, decided from the index alone.
+"""Assignment of contexts to sequences, from the index alone.
 
-An epoch is every (row, number) pair with number < K(row), in an order that a keyed permutation gives. A
+An epoch consists of all (row, number) pairs with number < K(row), in the order of a keyed permutation. A
 *unit* is a fixed number of sequences; it takes the next contexts of that order and packs their bounds,
 largest first, each where it leaves the least space. If they do not all fit, the last ones wait for the next
-unit. So a place in the order is all the state there is.
+unit. So the only state is a position in the order.
 """
 
 from dataclasses import dataclass
@@ -25,22 +25,22 @@ from ping_llm.contexts.options import Parameters
 from ping_llm.errors import PingError
 from ping_llm.rows.manifest import FLAG_IPV4, RowIndex
 
-#: Rows between two remembered sums of K: 7 million rows need 27,344 sums; a look-up walks 128 rows on
+#: Number of rows between two stored sums of K: 7 million rows need 27,344 sums; a look-up reads 128 rows on
 #: average.
 STRIDE = 256
 
-#: Least number of sequences per unit, so that packing is tight and rows are read in batches.
+#: Smallest number of sequences per unit, so that packing is tight and rows are read in batches.
 UNIT_SEQUENCES = 256
 
 
 def unit_sequences(batch_size: int) -> int:
-    """Sequences of a unit: whole batches, and a function of the global batch size only."""
+    """Number of sequences per unit: whole batches, and a function of the global batch size only."""
     return batch_size * -(-UNIT_SEQUENCES // batch_size)
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the endless order of contexts."""
+    """A position in the endless order of contexts."""
 
     epoch: int
     position: int
@@ -48,13 +48,13 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Unit:
-    """The contexts of some sequences, those of one sequence side by side.
+    """The contexts of the sequences of a unit; those of one sequence are adjacent.
 
     Attributes:
-        start, end: the contexts' places in the order, `end` not included.
-        first: int64 [sequences + 1], where each sequence's contexts begin.
-        row, number, key, bound: of each context; `bound` is the most tokens that it can have.
-        used: sequences that may hold anything; below all of them only at the end of the last epoch.
+        start, end: range of the contexts in the order, `end` not included.
+        first: int64 [sequences + 1], index of the first context of each sequence.
+        row, number, key, bound: values of each context; `bound` is its largest number of tokens.
+        used: number of sequences that may have contexts; not all only at the end of the last epoch.
     """
 
     start: Cursor
@@ -68,7 +68,7 @@ class Unit:
 
 
 class Planner:
-    """Plans one unit after another. Holds 8 bytes per STRIDE rows."""
+    """Plans units one after another. Takes 8 bytes of memory per STRIDE rows."""
 
     def __init__(self, index: RowIndex, parameters: Parameters, sequences: int, length: int, seed: int):
         self._counts = np.asarray(index.counts)
@@ -76,14 +76,14 @@ class Planner:
         self._parameters = parameters
         self._sequences, self._length, self._seed = sequences, length, seed
         self._sums = _sums_of_contexts(self._counts, parameters)
-        self.contexts = int(self._sums[-1])  # of an epoch
+        self.contexts = int(self._sums[-1])  # per epoch
         if self.contexts == 0:
             raise PingError(
                 "there is no measurement in these rows, so there are no contexts: give rows built from data"
             )
 
     def plan(self, start: Cursor, epochs: int | None) -> Unit:
-        """The unit that begins at `start`; empty if that is the end of the last epoch."""
+        """Plan the unit that begins at `start`; it is empty at the end of the last epoch."""
         last = -1 if epochs is None else epochs
         row, number, key, bound, sequence, used = _plan(
             self._counts,
@@ -122,7 +122,7 @@ def contexts_of(measurements, p):
 
 @kernel
 def _sums_of_contexts(counts, p):
-    """Sum of K before row 0, STRIDE, 2 · STRIDE, …; the last is the sum of all."""
+    """The sums of K over the rows before row 0, STRIDE, 2 · STRIDE, …; the last one is over all rows."""
     sums = np.zeros((len(counts) + STRIDE - 1) // STRIDE + 1, np.int64)
     for block in range(len(sums) - 1):
         total = 0
@@ -154,9 +154,9 @@ def _row_of(context, counts, sums, p):
 
 @kernel
 def _pack(bound, count, sequences, length, max_segments, sequence, free):
-    """Best fit, largest first. Returns the tokens that found no place (their sequence is -1).
+    """Pack by best fit, largest first. Returns the number of tokens not placed (their sequence is -1).
 
-    Sequences with equal space are a linked list; empty ones are taken in ascending order.
+    Sequences with equal space form a linked list; empty sequences are taken in ascending order.
     """
     by_length = np.zeros(length + 2, np.int64)
     for context in range(count):

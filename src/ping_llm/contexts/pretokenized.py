@@ -1,7 +1,7 @@
 """Pre-tokenized contexts, one per record, packed by Grain: the usual approach, for comparison.
 
-It fixes the draws of one epoch, takes about 0.9 bytes per token on disk, and Grain handles every context by
-itself. `ping-llm bench loader` measures the cost.
+It fixes the draws of one epoch, takes about 0.9 bytes per token on disk, and Grain processes each context
+separately. `ping-llm bench loader` measures the cost.
 """
 
 from collections.abc import Iterator
@@ -25,17 +25,17 @@ SCHEMA = pa.schema([pa.field("tokens", pa.list_(pa.uint16())), pa.field("length"
 DESCRIPTION = "pretokenized.json"
 FILE = "contexts-00000.parquet"
 
-#: Sequences that Grain packs at a time, as many as a unit has.
+#: Number of sequences that Grain packs at a time, as many as in a unit.
 PACKING_BINS = 256
 
 
 def version_of(options: ContextOptions) -> int:
-    """Of the description: that of the tokens."""
+    """The version of the description, which is that of the tokens."""
     return tokens_format(options.field_names)
 
 
 def contexts_of(filled: FilledUnit) -> pa.Table:
-    """Every context of a unit as a record."""
+    """A table of the contexts of a unit, one record per context."""
     written = filled.notes[..., NOTE_COUNT] > 0
     lengths = filled.notes[..., NOTE_LENGTH][written]
     ids = filled.targets[filled.segments > 0].astype(np.uint16)
@@ -45,7 +45,7 @@ def contexts_of(filled: FilledUnit) -> pa.Table:
 
 
 def pretokenize(batches: Batches, out: Path) -> dict[str, Any]:
-    """Write the contexts of a finite stream, in its order, and describe them."""
+    """Write the contexts of a finite stream, in its order, and a description, which is returned."""
     if batches.stream.epochs is None:
         raise PingError("a stream without end cannot be written out; give a number of epochs")
     out.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def _targets(record: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _shifted(packed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Inputs are targets shifted right within a segment."""
+    """A packed record as a batch line, whose inputs are the targets shifted right within each segment."""
     targets = packed["targets"].astype(np.int32)
     segments = packed["targets_segment_ids"].astype(np.int32)
     positions = packed["targets_positions"].astype(np.int32)

@@ -1,7 +1,7 @@
-"""A context in plain Python: the specification of the draws, and the oracle of the kernels.
+"""A context in plain Python: the specification of the draws, and the reference for tests of the kernels.
 
-Every function here has the name and the meaning of its compiled twin, and gives the same batches to the
-byte. It is a hundred times slower.
+The functions have the names and the meaning of their compiled counterparts, and give the same batches to the
+byte, a hundred times slower.
 """
 
 from collections.abc import Callable
@@ -220,7 +220,7 @@ def shuffled(values: list[int], key: int) -> list[int]:
 
 
 def arrange(key: int, mode: int, chosen: list[int]) -> list[tuple[int, bool]]:
-    """The chosen in the order in which they are stated, each with whether it states its time."""
+    """The chosen measurements in the order of stating, each with whether it states its time."""
     if mode == ALL:
         return [(index, True) for index in chosen]
     if mode == NONE:
@@ -235,7 +235,7 @@ def arrange(key: int, mode: int, chosen: list[int]) -> list[tuple[int, bool]]:
 
 
 def choose_in_order(key: int, purpose: int, size: int, count: int) -> set[int]:
-    """`count` of [0, size), decided one after another."""
+    """Draw `count` numbers of [0, size), by deciding on each in ascending order."""
     taken: set[int] = set()
     for index in range(size):
         if below(draw(key, purpose, index), size - index) < count - len(taken):
@@ -244,7 +244,7 @@ def choose_in_order(key: int, purpose: int, size: int, count: int) -> set[int]:
 
 
 def pseudonym(key: int, p: Parameters) -> Callable[[bytes], Prefix]:
-    """How a context states addresses: as they are, or scrambled."""
+    """Return the function that converts addresses to those a context states: unchanged, or scrambled."""
     scrambled, of_context = is_scrambled(key, p), draw(key, draws.SCRAMBLE_KEY, 0)
 
     def stated(packed: bytes) -> Prefix:

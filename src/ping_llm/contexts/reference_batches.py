@@ -1,4 +1,4 @@
-"""The stream in plain Python: its order, packing and fillers; the specification and oracle of `Batches`."""
+"""The stream in plain Python: order, packing and fillers; the specification and reference of `Batches`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Planned:
 
 
 class ReferenceBatches:
-    """The stream of `Batches`, one host, from its beginning."""
+    """The stream of `Batches` for one host, from its beginning."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ReferenceBatches:
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         sequences = unit_sequences(self._batch_size)
-        place = 0  # in the endless order
+        place = 0  # position in the endless order
         while True:
             planned, used = self.plan(place, sequences)
             if not any(planned):
@@ -80,7 +80,7 @@ class ReferenceBatches:
             place += sum(map(len, planned))
 
     def contexts(self, place: int) -> Iterator[Planned]:
-        """The contexts from a place in the endless order on."""
+        """Yield the contexts from a position in the endless order on."""
         pairs = len(self._pairs)
         while self._epochs is None or place < self._epochs * pairs:
             of_epoch = epoch_key(self._seed, place // pairs)
@@ -91,7 +91,7 @@ class ReferenceBatches:
             place += 1
 
     def plan(self, place: int, sequences: int) -> tuple[list[list[Planned]], int]:
-        """The contexts of each sequence of a unit, and how many sequences are in use."""
+        """The contexts of each sequence of a unit, and the number of sequences in use."""
         taken: list[Planned] = []
         space = sequences * self._length
         ended = True
@@ -120,7 +120,7 @@ class ReferenceBatches:
         return spread, used
 
     def pack(self, taken: list[Planned], sequences: int) -> tuple[list[list[Planned]], int]:
-        """Best fit, largest first; of sequences with equal space, the one that came to it last."""
+        """Pack by best fit, largest first; of sequences with equal space, the last to reach it is taken."""
         packed: list[list[Planned]] = [[] for _ in range(sequences)]
         by_space: dict[int, list[int]] = {self._length: list(range(sequences))[::-1]}
         unplaced = 0

@@ -1,4 +1,4 @@
-"""A crossed context in plain Python: the specification of `crossing`, and its oracle."""
+"""A crossed context in plain Python: the specification of `crossing`, and the reference for its tests."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from ping_llm.tokens.vocab import Field
 
 
 def _tried(key: int, purpose: int, turn: int, values: list[int], near: int) -> int | None:
-    """The place in a sorted list that is tried at a turn: at first those beside `near`, then any."""
+    """The index of a sorted list that is tried at a turn: first the two neighbours of `near`, then any."""
     bits = draw(key, purpose, turn + 1)
     if turn >= 2:
         return below(bits, len(values))

@@ -1,8 +1,8 @@
-"""Batches of stored contexts (`ping-llm pretokenize`), as fast as they can be read.
+"""Batches of stored contexts (`ping-llm pretokenize`), packed as fast as they can be read.
 
 The contexts of a row group (those of one unit when they were written) are packed one after the other. The
-order of the groups is drawn anew in each epoch, the contexts themselves are always the same. The stream is a
-function of (files, seed, global batch size, length, epochs), so resuming costs packing one group again.
+order of the groups is drawn again for each epoch; the contexts themselves are always the same. The stream is
+a function of (files, seed, global batch size, length, epochs), so resuming costs packing one group again.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from ping_llm.files import read_object
 from ping_llm.hashing import GOLDEN_INT, MASK, mix
 from ping_llm.tokens.vocab import TOKENS_FORMATS, VOCABULARY_SIZE
 
-#: The rows of a packed array.
+#: First index of a packed array.
 _TARGETS, _INPUTS, _POSITIONS, _SEGMENTS = range(4)
 
 
@@ -38,9 +38,9 @@ class Stored:
     """Stored contexts, open for reading.
 
     Attributes:
-        length: the most tokens that a context has.
-        options: how they were drawn.
-        fingerprint: of their content.
+        length: largest number of tokens of a context.
+        options: options with which the contexts were drawn.
+        fingerprint: digest of the file's footer and of the stream's identity.
     """
 
     path: Path
@@ -53,10 +53,10 @@ class Stored:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Stored":
-        """Check the files, without reading the tokens.
+        """Open a folder and check its files, without reading the tokens.
 
         Raises:
-            PingError: there are none, or they are not what the description says.
+            PingError: there are no such files, or they differ from the description.
         """
         folder = Path(folder)
         path = folder / FILE
@@ -74,7 +74,7 @@ class Stored:
                 if not file.schema_arrow.equals(SCHEMA):
                     raise PingError(f"{path} does not have the columns tokens and length")
                 footer, rows, groups = file.metadata, file.metadata.num_rows, file.metadata.num_row_groups
-                # The footer has place, size and extremes of every column of every group.
+                # The footer has position, size and extremes of every column of every group.
                 digest = hashlib.sha256(json.dumps(footer.to_dict(), sort_keys=True, default=str).encode())
             options = ContextOptions(**about["options"])
             digest.update(json.dumps(about["stream"], sort_keys=True).encode())
@@ -88,9 +88,9 @@ class Stored:
             ) from None
 
     def check(self, options: ContextOptions | None, length: int) -> None:
-        """Refuse contexts that do not fit into sequences, or were drawn with other options.
+        """Raise a UsageError if the contexts do not fit into sequences, or were drawn with other options.
 
-        A model keeps the options that it was trained with, since questions are asked accordingly.
+        A model keeps the options that it was trained with, because prompts are made with them.
         """
         folder = self.path.parent
         if self.length > length:
@@ -106,7 +106,7 @@ class Stored:
                 )
 
     def read(self, group: int) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of a group's contexts, uint16, and the place of each among them, int64 [contexts + 1]."""
+        """The token ids of a group's contexts, uint16, and the offset of each, int64 [contexts + 1]."""
         try:
             with pq.ParquetFile(self.path) as file:
                 column = file.read_row_group(group, ["tokens"])["tokens"].combine_chunks()
@@ -124,7 +124,7 @@ class Stored:
 
 @kernel
 def sequences_of(offsets: np.ndarray, length: int, most: int) -> np.ndarray:
-    """The first context of each sequence, int64 [sequences + 1]: contexts in order, while they fit."""
+    """Pack contexts in order, as many as fit; returns the first of each sequence, int64 [sequences + 1]."""
     first = np.empty(len(offsets), np.int64)
     count = 0
     begin = 0
@@ -160,9 +160,9 @@ class StoredBatches:
 
     Args:
         rows: the folder that `pretokenize` wrote.
-        options: those that the contexts must have been drawn with; None: whatever they are.
-        threads: groups that are packed ahead, each in a thread; 0 packs in the caller's.
-        The others are those of `Batches`.
+        options: options with which the contexts must have been drawn; None: any.
+        threads: number of groups packed ahead, each in a thread; 0: pack in the caller's thread.
+        The other arguments are those of `Batches`.
     """
 
     bad_rows: set[int]
@@ -246,7 +246,7 @@ class StoredBatches:
         return True
 
     def _places(self) -> Iterator[tuple[int, int, int]]:
-        """(epoch, position in it, group) from where the stream is."""
+        """Yield (epoch, position in it, group) from the current position on."""
         epoch, position = self._epoch, self._position
         while self._epochs is None or epoch < self._epochs:
             order = self.order(epoch)
@@ -294,7 +294,7 @@ class StoredBatches:
         }
 
     def get_state(self) -> dict[str, Any]:
-        """Where the stream is, and which stream it is: a small dict for JSON."""
+        """Return the position and the identity of the stream, as a small dict for JSON."""
         place = {"epoch": self._epoch, "position": self._position, "within": self._within}
         return {"batch": self._batch, **place, **self.identity()}
 

@@ -1,4 +1,4 @@
-"""A planned unit becomes arrays: read the rows that this host needs in few calls, run the kernel on them."""
+"""Filling of planned units: read the rows that this host needs in few calls, and run the kernel on them."""
 
 import logging
 import time
@@ -18,7 +18,8 @@ from ping_llm.errors import PingError
 from ping_llm.rows.block import RowBlock
 from ping_llm.rows.manifest import RowIndex
 
-#: Measurements in memory at a time: 2^19 take 36 MB. A group's rows are read together even if they are more.
+#: Number of measurements in memory at a time: 2^19 take 36 MB. A group's rows are read together even if they
+#: have more.
 READ_MEASUREMENTS = 1 << 19
 
 #: Allocation size in bytes from which NumPy uses huge pages.
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Rows(Protocol):
-    """What contexts are drawn from: rows.store.RowStore, or rows held in memory."""
+    """Interface of the rows from which contexts are drawn: rows.store.RowStore, or rows held in memory."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -41,7 +42,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds that making a unit took, and when it was ready (time.monotonic, the same in all processes)."""
+    """Time spent on a unit, in seconds, and when it was ready (time.monotonic, the same in all processes)."""
 
     plan: float
     read: float
@@ -54,11 +55,11 @@ class FilledUnit:
     """This host's share of a unit.
 
     Attributes:
-        unit: its plan.
+        unit: the plan of the unit.
         inputs, targets, positions, segments: int32 [batches, local batch, length].
-        notes: int32 [batches, local batch, max_segments, NOTES], what each context is (see fill.py).
-        bad_rows: the rows that were skipped.
-        spent: what it took.
+        notes: int32 [batches, local batch, max_segments, NOTES], notes on each context (see fill.py).
+        bad_rows: numbers of the rows that were skipped.
+        spent: time spent on the unit.
     """
 
     unit: Unit
@@ -74,7 +75,7 @@ class FilledUnit:
         return len(self.inputs)
 
     def batch(self, index: int) -> dict[str, np.ndarray]:
-        """A batch by MaxText's names for its parts. Positions and segments are shared: never write."""
+        """A batch with MaxText's names. Positions and segments are shared: do not write to them."""
         return {
             "inputs": self.inputs[index],
             "targets": self.targets[index],
@@ -87,7 +88,7 @@ class FilledUnit:
 
 @dataclass(frozen=True)
 class UnitFiller:
-    """Fills units for one host. Holds no state that changes: threads share it."""
+    """Fills units for one host. It has no mutable state, so threads can share it."""
 
     rows: Rows
     parameters: Parameters
@@ -101,20 +102,20 @@ class UnitFiller:
     crossing: Crossing = field(default_factory=Crossing.empty)
 
     def with_crossing(self) -> "UnitFiller":
-        """The same with every measurement in memory, which crossed contexts need."""
+        """A copy with all measurements in memory, which crossed contexts need."""
         counts = self.rows.index.counts
         Crossing.check(int(counts.sum()))
         return replace(self, crossing=Crossing.of(self._read(np.arange(len(counts)), [])))
 
     def sequences_of(self, unit: Unit) -> np.ndarray:
-        """This host's sequences, [batches, local batch]; a unit's batches lie side by side."""
+        """Numbers of this host's sequences, [batches, local batch]; the batches of a unit are consecutive."""
         batches = -(-unit.used // self.batch_size)
         local = self.batch_size // self.process_count
         lanes = np.arange(local) + self.process_index * local
         return np.arange(batches)[:, None] * self.batch_size + lanes
 
     def fill(self, unit: Unit, planning: float = 0.0) -> FilledUnit:
-        """Fill a unit, whose planning took so many seconds."""
+        """Fill a unit, whose planning took `planning` seconds."""
         begun, reading = time.monotonic(), [0.0]
         mine = self.sequences_of(unit)
         sequences = mine.ravel()
@@ -135,7 +136,7 @@ class UnitFiller:
         )
 
     def _portions(self, unit: Unit, sequences: np.ndarray) -> list[tuple[int, int]]:
-        """Cut the sequences between groups, so that no portion reads much more than READ_MEASUREMENTS."""
+        """Split the sequences between groups, so that no portion reads much more than READ_MEASUREMENTS."""
         before = np.concatenate([[0], np.cumsum(self.rows.index.counts[unit.row], dtype=np.int64)])
         if before[-1] <= READ_MEASUREMENTS or len(sequences) == 0:
             return [(0, len(sequences))]
@@ -201,7 +202,7 @@ class UnitFiller:
         )
 
     def _read(self, rows: np.ndarray, bad: list[int]) -> RowBlock:
-        """The rows; one that is bad stops us, or is empty."""
+        """Read rows; a bad row raises an error or is empty, depending on `on_bad_row`."""
         try:
             return self._read_checked(rows)
         except PingError as error:
@@ -221,7 +222,7 @@ class UnitFiller:
         return block
 
     def _read_one(self, row: int, bad: list[int]) -> RowBlock:
-        """A row by itself. Which rows are bad depends on the data alone, so all skip the same."""
+        """Read a single row. Whether it is bad depends on the data alone, so all hosts skip the same rows."""
         try:
             return self._read_checked(np.array([row]))
         except PingError as error:
@@ -235,10 +236,10 @@ class UnitFiller:
 
 
 def _allocate(sequences: int, length: int, max_segments: int) -> tuple[np.ndarray, np.ndarray]:
-    """int32 [4, sequences, length] and [sequences, max_segments, NOTES], in one piece of memory.
+    """Allocate int32 [4, sequences, length] and [sequences, max_segments, NOTES] as one block of memory.
 
-    NumPy asks for huge pages from 4 MiB on. Four arrays of 1 MiB cost 2.2 ms of page faults, a fifth of all
-    the time a unit takes; one of 4 MiB costs 0.1 ms.
+    NumPy requests huge pages from 4 MiB on. Four arrays of 1 MiB cost 2.2 ms of page faults, a fifth of the
+    total time of a unit; one of 4 MiB costs 0.1 ms.
     """
     tokens, notes = 4 * sequences * length, sequences * max_segments * NOTES
     memory = np.empty(max(tokens + notes, HUGE_PAGES // 4), np.int32)

@@ -1,1 +1,1 @@
-"""A checkpoint becomes logits: reading, exporting and running the model, without MaxText."""
+"""Reading, exporting and running the model, from a checkpoint to logits, without MaxText."""

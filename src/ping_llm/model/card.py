@@ -1,4 +1,4 @@
-"""The model card: what an export says about itself to somebody who finds it."""
+"""The model card: a description of an export for readers who do not know its origin."""
 
 import json
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ GRAMMAR = (
 
 
 def model_card(model: Exported, run: Path | None) -> str:
-    """Markdown with the front matter that Hugging Face reads."""
+    """Return Markdown with the front matter that Hugging Face reads."""
     config, tokens = model.config, model.tokens
     record = _json(run / "run.json") if run is not None else {}
     metrics = _last_metrics(run / "metrics.jsonl") if run is not None else {}
@@ -92,7 +92,7 @@ def _training(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _data(run: Path) -> list[tuple[str, str]]:
-    """What the rows' own manifest and index say, where they are still there."""
+    """Facts about the training data from the manifest and index of its rows, if these still exist."""
     settings = read_yaml(run / "config.yml") if (run / "config.yml").is_file() else {}
     rows = Path(str(settings.get("network_train_files") or run / "rows"))
     manifest = _json(rows / "manifest.json")
@@ -139,7 +139,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _last_metrics(path: Path) -> dict[str, Any]:
-    """Loss and bits by kind: of training the mean of the last lines, since one batch is noisy."""
+    """Loss and bits by kind of record; for training the mean of the last lines, as one batch is noisy."""
     lines: dict[str, list[dict[str, Any]]] = {}
     if path.is_file():
         for line in path.read_text(encoding="utf-8").splitlines():

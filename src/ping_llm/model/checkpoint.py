@@ -1,8 +1,8 @@
-"""Orbax checkpoints of MaxText ↔ plain arrays under Hugging Face Llama names.
+"""Conversion between Orbax checkpoints of MaxText and plain arrays with Hugging Face Llama names.
 
 MaxText keeps projections as [in, heads, head_dim], stacks scanned layers on axis 1, and folds 1/√head_dim
 into the query kernel's initialisation instead of dividing the scores. Llama divides them, so the query
-weights are multiplied by √head_dim here; nothing needs to be permuted, because both rotate halves.
+weights are multiplied by √head_dim here; no permutation is needed, because both rotate halves.
 """
 
 import ast
@@ -33,7 +33,7 @@ _LAYER_KERNELS = {
     "mlp/wo/kernel": "mlp.down_proj",
 }
 
-#: MaxText's keys that change what is computed, and the values that we compute: its defaults.
+#: Keys of MaxText that change the computation, and their only supported values, MaxText's defaults.
 _FIXED: dict[str, Any] = {
     "decoder_block": "llama2",
     "model_name": "default",
@@ -75,9 +75,9 @@ def steps(checkpoints: Path) -> list[Path]:
 
 
 def read(step: Path) -> Tensors:
-    """Read the parameters (not the optimizer) of one checkpoint, named as MaxText names them, by path.
+    """Read the parameters (not the optimizer) of one checkpoint, by MaxText's names, which are paths.
 
-    Orbax reads most damage without a word, so the checksums that the training kept are compared first.
+    Orbax reads most damaged files without an error, so the checksums kept by the training are compared first.
     """
     items = step / "items" if (step / "items").is_dir() else step
     if not (items / "_METADATA").is_file():
@@ -92,7 +92,7 @@ def read(step: Path) -> Tensors:
     if not names:
         raise PingError(f"{step} holds no params: it is not a MaxText training checkpoint")
 
-    # Orbax logs every array, and warns about the sharding of another topology: neither concerns a reader.
+    # Orbax logs every array, and warns about the sharding of another topology; neither matters here.
     logging.getLogger("absl").setLevel(logging.ERROR)
     import jax
     import orbax.checkpoint as ocp
@@ -108,14 +108,14 @@ def read(step: Path) -> Tensors:
     arguments = ocp.args.PyTreeRestore(item=wanted, restore_args=restore, partial_restore=True)
     try:
         restored = ocp.PyTreeCheckpointer().restore(items.resolve(), args=arguments)
-    except Exception as error:  # Orbax and TensorStore raise whatever they like
+    except Exception as error:  # Orbax and TensorStore raise errors of many classes
         raise PingError(_damaged(step, f"Orbax: {str(error)[:200]}")) from error
     flat = jax.tree_util.tree_flatten_with_path(restored["params"]["params"])[0]
     return {"/".join(str(key.key) for key in path): np.asarray(leaf, np.float32) for path, leaf in flat}
 
 
 def _check_ledger(step: Path) -> None:
-    """Compare a checkpoint's files with checkpoints.json of its run, where that knows it."""
+    """Compare a checkpoint's files with checkpoints.json of its run, if it has an entry there."""
     if step.parent.name != "checkpoints" or not step.name.isdigit():
         return
     ledger = Ledger(step.parents[1])
@@ -134,7 +134,7 @@ def to_llama(params: Tensors, settings: dict[str, Any]) -> tuple[ModelConfig, Te
 
     Args:
       params: what `read` returns.
-      settings: MaxText's configuration where known; only what shapes cannot tell is read from it.
+      settings: MaxText's configuration if known; it is checked, and gives what shapes do not determine.
     """
     for key, value in _FIXED.items():
         # YAML and the command line may hold a number as text.
@@ -182,7 +182,7 @@ def to_llama(params: Tensors, settings: dict[str, Any]) -> tuple[ModelConfig, Te
 
 
 def _unstack(params: Tensors) -> list[Tensors]:
-    """Take the layers out of `params`, whether scanned (stacked on axis 1) or named one by one."""
+    """Move the layers out of `params`, whether scanned (stacked on axis 1) or with separate names."""
     layers: dict[int, Tensors] = {}
     for name in list(params):
         if name.startswith("decoder/layers/"):
@@ -242,7 +242,7 @@ def _kernel(name: str, matrix: np.ndarray, head_dim: int) -> np.ndarray:
 
 
 def write(params: Tensors, step: Path) -> None:
-    """Write a checkpoint that `read` and MaxText's load_parameters_path read; it appears whole."""
+    """Write a checkpoint for `read` and MaxText's load_parameters_path; it appears when it is complete."""
     logging.getLogger("absl").setLevel(logging.ERROR)
     import orbax.checkpoint as ocp
 

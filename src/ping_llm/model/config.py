@@ -1,7 +1,7 @@
 """The numbers that define the network, and their Hugging Face names.
 
 The architecture is Llama's: pre-norm with RMSNorm, rotary positions, grouped queries, SwiGLU, untied
-embeddings. So config.json of an export is a Llama configuration, and any tool that runs Llama runs our model.
+embeddings. So config.json of an export is a Llama configuration, and any tool for Llama can run the model.
 """
 
 import math
@@ -11,8 +11,8 @@ from typing import Any
 from ping_llm.errors import PingError
 from ping_llm.tokens.vocab import VOCABULARY_SIZE
 
-#: Keys of a Llama configuration that change what is computed, and the values that we compute: the first of
-#: each is what its absence means.
+#: Keys of a Llama configuration that change the computation, and their supported values; the first is meant
+#: if the key is absent.
 _FIXED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "attention_bias": (False,),
@@ -25,13 +25,13 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "architectures": (["LlamaForCausalLM"], None),
 }
 
-#: Keys that change nothing about a forward.
+#: Keys that do not change the forward pass.
 _HARMLESS = {
     "model_type",
     "bos_token_id",
     "eos_token_id",
     "pad_token_id",
-    "torch_dtype",  # the file of the weights says of which type they are
+    "torch_dtype",  # the type is read from the file of the weights
     "dtype",
     "transformers_version",
     "initializer_range",
@@ -49,7 +49,7 @@ _HARMLESS = {
     "output_hidden_states",
 }
 
-#: Fields of ModelConfig by the key that holds them.
+#: Fields of ModelConfig by their key in a Llama configuration.
 _SIZES = {
     "num_hidden_layers": "layers",
     "hidden_size": "width",
@@ -64,7 +64,7 @@ _SIZES = {
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of one network. Hashable: the compiled functions are cached by it."""
+    """Sizes of one network. Hashable, because compiled functions are cached by it."""
 
     layers: int
     width: int
@@ -73,7 +73,7 @@ class ModelConfig:
     head_dim: int
     mlp_width: int
     vocabulary: int = 272
-    #: Longest sequence of the training: beyond it the rotary positions were never seen.
+    #: Number of tokens of the longest training sequence; later rotary positions are untrained.
     max_length: int = 1024
     rope_theta: float = 10_000.0
     norm_epsilon: float = 1e-5
@@ -87,7 +87,7 @@ class ModelConfig:
             raise PingError(f"heads is {self.heads}; it must be a multiple of kv_heads, {self.kv_heads}")
         if self.head_dim % 2:
             raise PingError(f"head_dim is {self.head_dim}; it must be even, since positions rotate halves")
-        # Below 1 the frequencies grow with the dimension, and soon are no float32.
+        # Below 1, the frequencies grow with the dimension, and soon overflow float32.
         if not _number(self.rope_theta) or not 1 <= self.rope_theta <= 1e30:
             raise PingError(f"rope_theta is {self.rope_theta!r}; it must be a number from 1 to 1e30")
         if not _number(self.norm_epsilon) or not 0 < self.norm_epsilon < 1:
@@ -100,7 +100,7 @@ class ModelConfig:
         return self.layers * layer + 2 * self.vocabulary * self.width + self.width
 
     def to_llama(self) -> dict[str, Any]:
-        """The keys of a Hugging Face config.json."""
+        """The content of a Hugging Face config.json."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -130,7 +130,7 @@ class ModelConfig:
         """Read a config.json.
 
         Raises:
-          PingError: a key is missing, or has a value or a name that this program does not compute.
+          PingError: a key is missing or unknown, or has an unsupported value.
         """
         if not isinstance(values, dict) or values.get("model_type") != "llama":
             found = values.get("model_type") if isinstance(values, dict) else None
@@ -159,7 +159,7 @@ class ModelConfig:
 
 
 def _rope_theta(values: dict[str, Any]) -> Any:
-    """From its own key, or from where transformers 5 writes it."""
+    """Read rope_theta from its own key, or from rope_parameters, where transformers 5 writes it."""
     parameters = values.get("rope_parameters")
     if parameters is None:
         return values["rope_theta"]
@@ -181,5 +181,5 @@ def _number(value: Any) -> bool:
 
 
 def _same(value: Any, other: Any) -> bool:
-    """Equal, and neither of them a boolean that counts as a number."""
+    """Whether two values are equal, with booleans not equal to numbers."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)

@@ -1,4 +1,4 @@
-"""When a run's answers cannot be meaningful: `train`, `query` and `doctor` say so."""
+"""Reasons why a run's answers cannot be meaningful, for warnings of `train`, `query` and `doctor`."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ from ping_llm.model import export, ledger
 from ping_llm.rows.manifest import load_manifest
 from ping_llm.rows.store import RowStore
 
-#: A fit refuses fewer; whatever learns from fewer repeats them.
+#: Smallest number of measurements that a fit accepts; a model trained on fewer only repeats them.
 FEWEST_MEASUREMENTS = 300
-#: The learning rate of a training has hardly risen by then.
+#: Smallest number of training steps; before it, the learning rate has hardly risen.
 FEWEST_STEPS = 100
 
 
 def about_data(measurements: int) -> str | None:
-    """A sentence if so few measurements teach nothing."""
+    """Return a warning if these are too few measurements to learn from."""
     if measurements >= FEWEST_MEASUREMENTS:
         return None
     return (
@@ -25,14 +25,14 @@ def about_data(measurements: int) -> str | None:
 
 
 def about_steps(steps: int) -> str | None:
-    """A sentence if so few steps teach nothing."""
+    """Return a warning if these are too few training steps."""
     if steps >= FEWEST_STEPS:
         return None
     return f"trained for {steps:,} steps only: answers cannot be meaningful below {FEWEST_STEPS}"
 
 
 def measurements_of(rows: str | Path) -> int | None:
-    """Of probe rows; None where they cannot be read."""
+    """Number of measurements of probe rows; None if they cannot be read."""
     try:
         return int(load_manifest(Path(rows))["counts"]["measurements"])
     except (PingError, OSError, KeyError, TypeError, ValueError):
@@ -40,7 +40,7 @@ def measurements_of(rows: str | Path) -> int | None:
 
 
 def doubts(source: str | Path) -> tuple[str, ...]:
-    """Sentences about a run that cannot answer meaningfully; none where nothing is known of its training."""
+    """Warnings about a run whose answers cannot be meaningful; none if nothing is known of its training."""
     known = export.run_facts(Path(source))
     found = []
     if isinstance(known.get("step"), int):
@@ -52,7 +52,7 @@ def doubts(source: str | Path) -> tuple[str, ...]:
 
 
 def examine_run(run: Path) -> list[Finding]:
-    """Look at a run: can its answers be meaningful, and is what they need there?"""
+    """Check whether a run's answers can be meaningful, and whether the files that they need exist."""
     facts = export.run_facts(run)
     if not facts:
         raise UsageError(f"{run} is not a run: it has no {export.RUN}")

@@ -1,8 +1,8 @@
 """The engine of an edge export: a graph in onnxruntime, with the interface of `engine.Engine`, without JAX.
 
-Only one context at a time, which is what questions about RTTs ask for. Continuations of a context are run as
-one row whose mask keeps them apart, so they share the cache: 174 continuations of 400 tokens of context cost
-174 tokens and no copy.
+It takes one context at a time, which is all that questions about RTTs need. Continuations of a context are
+run as one row with a mask that separates them, so they share the cache: 174 continuations of a context of 400
+tokens cost 174 tokens and no copy.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from ping_llm.recent import Recent
 
 GRAPH, INT8_GRAPH = "model.onnx", "model.int8.onnx"
 
-#: The first input of a context, PAD.
+#: First input of a context, PAD.
 _START = 0
 _HIDDEN = np.float32(-1e30)
-#: Bytes of contexts that were read and may be asked about again.
+#: Memory limit of contexts kept for further questions, in bytes.
 _CONTEXT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Prefilled:
-    """A context that has been read, as `engine.Prefilled`: its cache by input, length and what comes next."""
+    """A context that has been read, as `engine.Prefilled`; the cache is by name of the graph's input."""
 
     cache: dict[str, np.ndarray]
     lengths: np.ndarray
@@ -45,7 +45,7 @@ class Prefilled:
 
 
 class EdgeEngine:
-    """One graph on one CPU."""
+    """An ONNX graph on one CPU."""
 
     def __init__(self, config: ModelConfig, graph: Path, threads: int = 0):
         import onnxruntime
@@ -58,7 +58,7 @@ class EdgeEngine:
             self._session = onnxruntime.InferenceSession(
                 str(graph), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # onnxruntime has a class for each way in which a file can be wrong
+        except Exception as error:  # onnxruntime has a class for each kind of invalid file
             raise PingError(f"cannot read {graph}: {error}") from None
         self._outputs = [output.name for output in self._session.get_outputs()]
         wanted = {f"past_key_values.{layer}.key" for layer in range(config.layers)} | {"hidden"}
@@ -67,7 +67,7 @@ class EdgeEngine:
         self._contexts: Recent[bytes, Prefilled] = Recent(_CONTEXT_BYTES, lambda prefix: prefix.nbytes)
 
     def prefill(self, sequences: Sequence[np.ndarray], tail: int = 1) -> Prefilled:
-        """As `Engine.prefill`, of one sequence."""
+        """As `Engine.prefill`, for one sequence."""
         empty = np.zeros((1, self.config.kv_heads, 0, self.config.head_dim), np.float32)
         names = [f"{layer}.{part}" for layer in range(self.config.layers) for part in ("key", "value")]
         nothing = Prefilled(
@@ -80,7 +80,7 @@ class EdgeEngine:
         return self._contexts.get_or(sequence.tobytes(), lambda: self.prefill([sequence]))
 
     def extend(self, prefix: Prefilled, suffixes: Sequence[np.ndarray], tail: int = 1) -> Prefilled:
-        """As `Engine.extend`, in one way."""
+        """As `Engine.extend`, for one suffix."""
         suffix, start = _only(suffixes), int(prefix.lengths[0])
         if start + len(suffix) > self.config.max_length:
             raise PingError(
@@ -99,7 +99,7 @@ class EdgeEngine:
         )
 
     def branch(self, prefix: Prefilled, suffixes: np.ndarray) -> np.ndarray:
-        """As `Engine.branch`, of one context."""
+        """As `Engine.branch`, for one context."""
         rows, ways, depth = suffixes.shape
         if rows != 1:
             raise _unable()

@@ -1,12 +1,12 @@
 """Logits in plain JAX, with a KV cache whose prefix many continuations share.
 
-Four ways in, each compiled once a shape (sequences are padded to a few lengths, so shapes are few):
-  log_probabilities   whole packed batches, segment-aware: scoring and hold-out bits
+There are four uses, each compiled once per shape (sequences are padded to a few lengths, so shapes are few):
+  log_probabilities   whole packed batches, segment-aware: scoring and held-out bits
   prefill + branch    one context, many short continuations of it: exact distributions
   prefill + extend    one context, many questions about it: its cache is copied, not computed again
   prefill + step      one token at a time: sampling
 
-A branch attends to the one shared prefix and to its own few tokens, so 256 continuations of a context of
+A branch attends to the shared prefix and to its own few tokens, so 256 continuations of a context of
 400 tokens cost 256 tokens of compute and no copy of the cache.
 """
 
@@ -23,25 +23,25 @@ from ping_llm.model.checkpoint import Tensors
 from ping_llm.model.config import ModelConfig
 from ping_llm.recent import Recent
 
-#: Bytes of contexts that were read and may be asked about again. One of 384 tokens takes 1.5 MB in a model of
+#: Memory limit of contexts kept for further questions, in bytes. One of 384 tokens takes 1.5 MB in a model of
 #: 0.7 M parameters.
 _CONTEXT_BYTES = 128 << 20
 
-#: The first input of a segment: nothing has been said yet.
+#: First input of a segment, before its first token.
 START = 0
 
-#: Sequences are padded to the next of these (then to multiples of 512), batches to 1, 4, 16, 64 … rows: a new
-#: shape costs a second and a half of compiling, padding a few milliseconds.
+#: Lengths to which sequences are padded (then multiples of 512); batches are padded to 1, 4, 16, 64 … rows. A
+#: new shape costs 1.5 s of compiling, padding a few milliseconds.
 LENGTHS = (64, 128, 192, 256, 384, 512)
 
 
 @dataclass(frozen=True)
 class Prefilled:
-    """Contexts that have been read: their cache, and what comes next.
+    """Contexts that have been read: their cache, and the distributions of the next tokens.
 
     Attributes:
       keys, values: [layers, rows, length, kv_heads, head_dim].
-      lengths: inputs of each row, the leading PAD included; int32 [rows].
+      lengths: number of inputs of each row, including the leading PAD; int32 [rows].
       tail: float32 [rows, n, vocabulary], log-probabilities after each of the last n inputs.
     """
 
@@ -58,13 +58,13 @@ class Prefilled:
         return int(self.keys.nbytes + self.values.nbytes + self.tail.nbytes)
 
     def row(self, row: int) -> "Prefilled":
-        """One row by itself."""
+        """Select a single row."""
         one = slice(row, row + 1)
         return Prefilled(self.keys[:, one], self.values[:, one], self.lengths[one], self.tail[one])
 
 
 def keep_compiled() -> None:
-    """Keep compiled functions between processes, unless JAX was told where: a second start takes a fifth."""
+    """Keep compiled functions on disk, unless JAX already does: a second start takes a fifth of the time."""
     if jax.config.jax_compilation_cache_dir is None:
         folder = cache_folder("jax")
         if folder is None:
@@ -85,10 +85,10 @@ class Engine:
     def log_probabilities(
         self, inputs: np.ndarray, targets: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
     ) -> np.ndarray:
-        """Natural log-probability of each target of a packed batch; 0 where there is none (segmentation 0).
+        """Natural log-probability of each target of a packed batch; 0 for padding (segmentation 0).
 
-        All arguments are int32 [batch, length]; segmentation is that of the inputs. The sum over a segment is
-        what the training loss adds up.
+        All arguments are int32 [batch, length]; segmentation is that of the inputs. The training loss adds up
+        the same values, negated.
         """
         return np.asarray(
             transformer.target_log_probabilities(
@@ -97,7 +97,7 @@ class Engine:
         )
 
     def logits(self, inputs: np.ndarray, positions: np.ndarray, segmentation: np.ndarray) -> np.ndarray:
-        """float32 [batch, length, vocabulary] of a packed batch."""
+        """Logits of a packed batch, float32 [batch, length, vocabulary]."""
         return np.asarray(
             transformer.packed_logits(self.config, self._params, inputs, positions, segmentation)
         )
@@ -106,8 +106,8 @@ class Engine:
         """Read token sequences (without the leading PAD, which is added) and keep the cache.
 
         Args:
-          sequences: one array of ids a row, of any lengths.
-          tail: for how many of the last inputs the next-token distribution is kept.
+          sequences: one array of token ids per row, of any lengths.
+          tail: number of last inputs for which the next-token distribution is kept.
         """
         lengths = np.array([len(sequence) + 1 for sequence in sequences], np.int32)
         longest = int(lengths.max())
@@ -124,15 +124,15 @@ class Engine:
         return Prefilled(keys, values, lengths, np.asarray(last)[: len(lengths)])
 
     def context(self, sequence: np.ndarray) -> Prefilled:
-        """`prefill` of one context, kept for the next questions about it: the same bits, in no time."""
+        """Return `prefill` of one context, which is cached for further questions with identical results."""
         return self._contexts.get_or(sequence.tobytes(), lambda: self.prefill([sequence]))
 
     def extend(self, prefix: Prefilled, suffixes: Sequence[np.ndarray], tail: int = 1) -> Prefilled:
-        """Go on from one context in several ways: as `prefill` of whole sequences, but it is read only once.
+        """Append several suffixes to one context: as `prefill` of whole sequences, but it is read only once.
 
         Args:
-          prefix: one row.
-          suffixes: of each new row the further ids, at least `tail`.
+          prefix: the context, a single row.
+          suffixes: the further token ids of each new row, at least `tail`.
           tail: as for `prefill`.
         """
         if len(prefix) != 1:
@@ -153,14 +153,14 @@ class Engine:
         return Prefilled(keys, values, start + more, np.asarray(last)[: len(more)])
 
     def branch(self, prefix: Prefilled, suffixes: np.ndarray) -> np.ndarray:
-        """Continue each context in many ways.
+        """Evaluate many continuations of each context.
 
         Args:
           prefix: rows that have been read.
-          suffixes: int32 [rows, ways, depth]: for each row, the tokens of each continuation.
+          suffixes: int32 [rows, ways, depth], the tokens of each continuation of each row.
 
         Returns:
-          float32 [rows, ways, depth, vocabulary]: log-probabilities of what follows each suffix token.
+          float32 [rows, ways, depth, vocabulary]: log-probabilities of the token after each suffix token.
         """
         rows, ways, depth = suffixes.shape
         padded = np.zeros((prefix.keys.shape[1], _padded_ways(ways), depth), np.int32)
@@ -178,7 +178,7 @@ class Engine:
             )
 
     def start(self, prefix: Prefilled, copies: int, room: int) -> "Decoder":
-        """Begin sampling: `copies` continuations of the only row of `prefix`, at most `room` tokens each."""
+        """Begin sampling `copies` continuations of the single row of `prefix`, at most `room` tokens each."""
         return Decoder(self.config, self._params, prefix, copies, room)
 
 
@@ -198,7 +198,7 @@ class Decoder:
         self.log_probabilities = np.repeat(prefix.tail[:, -1], copies, axis=0)
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
-        """Append one token a row; return the log-probabilities of the next, float32 [copies, vocabulary]."""
+        """Append one token per row; return log-probabilities of the next, float32 [copies, vocabulary]."""
         padded = np.zeros(self._keys.shape[1], np.int32)
         padded[: self._rows] = tokens
         self._keys, self._values, out = transformer.step(
@@ -210,7 +210,7 @@ class Decoder:
 
 
 def padded_length(length: int) -> int:
-    """The length a sequence is padded to."""
+    """The length to which a sequence is padded."""
     for allowed in LENGTHS:
         if length <= allowed:
             return allowed
@@ -222,7 +222,7 @@ def _padded_rows(rows: int) -> int:
 
 
 def _padded_ways(ways: int) -> int:
-    """Powers of two, then multiples of 16: the 174 first bytes of `compact` need 176 and not 256."""
+    """Powers of two, above 64 multiples of 16: the 174 first bytes of `compact` need 176 instead of 256."""
     return _next_power(ways) if ways <= 64 else -(-ways // 16) * 16
 
 

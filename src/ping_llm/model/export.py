@@ -1,6 +1,6 @@
-"""A finished run → a folder that loads anywhere: model.safetensors, config.json, tokens.json.
+"""Export of a run as a folder of model.safetensors, config.json and tokens.json.
 
-The folder is a Hugging Face Llama folder; neither MaxText nor Orbax is needed to load it.
+It is a Hugging Face Llama folder; neither MaxText nor Orbax is needed to load it.
 """
 
 from dataclasses import asdict, dataclass, is_dataclass, replace
@@ -20,30 +20,30 @@ WEIGHTS, CONFIG, TOKENS, RUN, STACK = "model.safetensors", "config.json", "token
 
 @dataclass(frozen=True)
 class Exported:
-    """A model in memory, as an export folder holds it."""
+    """A model in memory, with the content of an export folder."""
 
     config: ModelConfig
     tensors: checkpoint.Tensors
     tokens: dict[str, Any]
     origin: Path
-    #: The folder of its stack (`ping_llm.answer.stack`), if it has one.
+    #: Folder of the model's stack (`ping_llm.answer.stack`), if it has one.
     stack: Path | None = None
 
 
 def run_facts(source: Path) -> dict[str, Any]:
-    """What run.json says of a run, or of that of a checkpoint or an export; nothing where there is none."""
+    """Content of run.json of a run, or of the run of a checkpoint or an export; empty if there is none."""
     run = source if (source / RUN).is_file() else _run_of(source / "x")
     return {} if run is None else read_object(run / RUN)
 
 
 def remembered_data(source: Path, *names: str) -> dict[str, str] | None:
-    """Where the rows that a run answers from are, and their fingerprint: {"rows", "fingerprint"}.
+    """Folder and fingerprint of the rows that a run answers from, {"rows", "fingerprint"}; None if unknown.
 
     Args:
-      names: `data` asks for what the network was trained on, whatever it answers from.
+      names: keys of run.json; `data` gives the rows that the network was trained on in any case.
     """
     known = run_facts(source)
-    # A fit looks back on all of its data, a training on what it was trained on.
+    # A fit answers from all of its data, a training from the data that it was trained on.
     data: dict[str, str] = next(filter(None, map(known.get, names or ("context_data", "data"))), {})
     return data if data.get("rows") and data.get("fingerprint") else None
 
@@ -54,13 +54,13 @@ def export(source: Path | str, out: Path | str, *, tokens: dict[str, Any] | None
     Args:
       source: a run (runs/NAME), its checkpoints folder, one checkpoint (…/checkpoints/STEP) or an export.
       out: the folder to write; made if missing.
-      tokens: what to keep in tokens.json beside the vocabulary (rtt_encoding, clip_limit_ms, context);
-        by default it is taken from the run's run.json.
+      tokens: values for tokens.json besides the vocabulary (rtt_encoding, clip_limit_ms, context); by
+          default they are taken from the run's run.json.
     """
     model = read(source, prefer_checkpoint=True)
     recipe = (Path(source) / RECIPE).is_file()
     if recipe:
-        model = replace(model, stack=None)  # its methods are of the data that stay behind
+        model = replace(model, stack=None)  # its methods belong to the data, which are not exported
     with only_writer(Path(out), "export"):
         written = _write_all(model, model.tokens | (tokens or {}), Path(out))
         for name in (ERRORS, RELATIONS, RECIPE) if recipe else ():
@@ -73,7 +73,7 @@ def _write_all(model: "Exported", tokens: dict[str, Any], out: Path) -> Path:
     written = write(model.config, model.tensors, tokens, out)
     if model.stack is not None and model.stack.resolve() != (written / STACK).resolve():
         (written / STACK).mkdir(exist_ok=True)
-        # Arrays first: a folder with stack.json is whole.
+        # Arrays first: a folder with stack.json is complete.
         for file in sorted(model.stack.iterdir(), reverse=True):
             write_bytes(written / STACK / file.name, file.read_bytes())
     return written
@@ -85,13 +85,13 @@ def write(config: ModelConfig, tensors: checkpoint.Tensors, tokens: dict[str, An
     with whole_file(out / WEIGHTS) as aside:
         weights.write(aside, config, tensors)
     write_json(out / TOKENS, token_schema() | tokens)
-    # Last: a folder with config.json is whole.
+    # Last: a folder with config.json is complete.
     write_json(out / CONFIG, config.to_llama())
     return out
 
 
 def read(source: Path | str, *, prefer_checkpoint: bool = False) -> Exported:
-    """Read a run, a checkpoint or an export. Of a run: its export if any, else the newest checkpoint."""
+    """Read a run, a checkpoint or an export. For a run: its export if any, else the newest checkpoint."""
     path = Path(source)
     if not path.exists():
         raise PingError(f"{path} does not exist: give a run, a checkpoint or an export folder")
@@ -114,9 +114,9 @@ def read(source: Path | str, *, prefer_checkpoint: bool = False) -> Exported:
 
 
 def state_of(source: Path | str) -> tuple[str, ...] | None:
-    """Names what `read` would read: another value means another model. None: there is none.
+    """Identify the model that `read` would read: a different value means a different model. None: no model.
 
-    Only finished things count: config.json, stack.json and a checkpoint's folder are written last.
+    Unfinished writes do not count, because config.json, stack.json and a checkpoint's folder come last.
     """
     path = Path(source)
     try:
@@ -163,7 +163,7 @@ def _check_tokens(tokens: dict[str, Any], path: Path) -> None:
 
 
 def _stack(folder: Path | None) -> Path | None:
-    """The stack of a run or an export."""
+    """The folder of the stack of a run or an export, if it has one."""
     return folder / STACK if folder is not None and (folder / STACK / f"{STACK}.json").is_file() else None
 
 
@@ -178,7 +178,7 @@ def optional_fields(source: Path | str) -> tuple[str, ...]:
 
 
 def stated_fields(tokens: dict[str, Any]) -> tuple[str, ...]:
-    """The same of the content of a tokens.json."""
+    """Names of the optional fields in the content of a tokens.json."""
     context = tokens.get("context")
     names = str(context.get("fields", "")) if isinstance(context, dict) else ""
     return tuple(name for name in OPTIONAL if name in [one.strip() for one in names.split(",")])
@@ -187,7 +187,7 @@ def stated_fields(tokens: dict[str, Any]) -> tuple[str, ...]:
 def _newest_step(path: Path) -> Path | None:
     if (path / "items").is_dir():
         return path
-    # A fit that went on with all the data (RUN/final) is asked as it ended.
+    # After a fit that continued with all data, the model of RUN/final is the newest.
     if is_export(path / "final" / "export"):
         path = path / "final"
     found = checkpoint.steps(path / "checkpoints") or checkpoint.steps(path)
@@ -195,7 +195,7 @@ def _newest_step(path: Path) -> Path | None:
 
 
 def _run_of(step: Path) -> Path | None:
-    """The run folder a checkpoint belongs to: the one with run.json or config.yml above it."""
+    """The run folder of a checkpoint: the folder above it that has run.json or config.yml."""
     for folder in list(step.resolve().parents)[:3]:
         if (folder / RUN).is_file() or (folder / "config.yml").is_file():
             return folder
@@ -203,14 +203,14 @@ def _run_of(step: Path) -> Path | None:
 
 
 def _settings(run: Path | None) -> dict[str, Any]:
-    """MaxText's configuration of a run, where it was kept."""
+    """MaxText's configuration of a run, if it was kept."""
     if run is None or not (run / "config.yml").is_file():
         return {}
     return read_yaml(run / "config.yml")
 
 
 def _tokens(run: Path | None) -> dict[str, Any]:
-    """The token schema of a run: tokens.json's content."""
+    """The token schema of a run, as in tokens.json."""
     kept: dict[str, Any] = {}
     if run is not None and (run / RUN).is_file():
         kept = read_object(run / RUN)

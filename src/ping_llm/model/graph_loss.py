@@ -1,5 +1,5 @@
-"""What an exported graph loses: its predictions against the engine's, on measurements, or on contexts that
-the model itself made up.
+"""Accuracy loss of an exported graph: its predictions compared with the engine's, on measurements or on
+contexts sampled from the model.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Loss:
     """Differences over all positions of the checked sequences.
 
     Attributes:
-      max_difference: of any logit.
-      bits_per_token: how many bits more a token costs under the graph than under the engine, on average over
-        what the engine expects (KL divergence).
-      same_choice: share of positions where both hold the same token for the most probable.
-      bits_lost: how many bits more the sequences themselves cost a token under the graph; negative is a gain.
+      max_difference: largest difference of a logit.
+      bits_per_token: additional bits per token under the graph compared to the engine, averaged over the
+        engine's distribution (KL divergence).
+      same_choice: share of positions where both have the same most probable token.
+      bits_lost: additional bits per token of the sequences themselves under the graph; negative is a gain.
     """
 
     max_difference: float
@@ -30,7 +30,7 @@ class Loss:
 
 
 def sample_sequences(engine: Engine, count: int = 16, length: int = 128, seed: int = 0) -> np.ndarray:
-    """int32 [count, length]: drawn from the model, as good as data for comparing two copies of it."""
+    """Sample sequences from the model, int32 [count, length]: as good as data to compare two copies of it."""
     generator = np.random.default_rng(seed)
     length = min(length, engine.config.max_length - 1)
     decoder = engine.start(engine.prefill([np.zeros(0, np.int32)]), count, length)
@@ -56,7 +56,7 @@ def compare(engine: Engine, graph: Path, sequences: np.ndarray) -> Loss:
     divergence = (np.exp(log_ours) * (log_ours - log_theirs)).sum(axis=-1) / np.log(2)
     rows, places = np.arange(len(sequences))[:, None], np.arange(sequences.shape[1])
     lost = (log_ours - log_theirs)[rows, places, sequences] / np.log(2)
-    # Where a sequence is at its end, padded with PAD, nothing is predicted.
+    # After the end of a sequence, which is padded with PAD, nothing is predicted.
     real = sequences != 0
     after = np.concatenate([np.ones((len(sequences), 1), bool), real], axis=1)
     return Loss(

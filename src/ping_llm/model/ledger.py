@@ -1,8 +1,8 @@
-"""Checkpoints on disk: which there are, whether they are whole, and putting bad ones aside.
+"""Checkpoints on disk: listing them, checking them, and moving damaged ones aside.
 
 Orbax writes a checkpoint under a temporary name and renames it when it is complete, so a kill leaves no
-half of one behind under a number. What it does not see is a file that was damaged later. So the sizes and
-checksums of each complete checkpoint are kept in `checkpoints.json` beside them.
+incomplete checkpoint with a number as its name. It does not detect files that are damaged later, so the sizes
+and checksums of each complete checkpoint are kept in `checkpoints.json` next to them.
 """
 
 import json
@@ -50,14 +50,14 @@ class Ledger:
         return dict(content)
 
     def enter_new(self) -> None:
-        """Enter checkpoints that were completed since the last call; forget those that are gone."""
+        """Add checkpoints that were completed since the last call; remove those that no longer exist."""
         known, there = self._read(), [str(step) for step in steps(self._folder)]
         entries = {step: known.get(step) or _checksums(self._folder / step) for step in there}
         if entries != known:
             write_json(self._path, entries)
 
     def newest_whole(self) -> int | None:
-        """The newest checkpoint that can be trusted; worse ones are put aside with a warning."""
+        """Return the newest undamaged checkpoint; newer, damaged ones are moved aside with a warning."""
         for step in reversed(steps(self._folder)):
             fault = self.fault(step)
             if fault is None:
@@ -71,7 +71,7 @@ class Ledger:
         return str(step) in self._read()
 
     def fault(self, step: int) -> str | None:
-        """Why a checkpoint cannot be trusted. One that was not entered yet is read to see."""
+        """Return the fault of a damaged checkpoint, or None. One without an entry is read completely."""
         folder = self._folder / str(step)
         known = self._read().get(str(step))
         if known is None:
@@ -97,10 +97,10 @@ class Ledger:
 
 
 class Streams:
-    """Where the data stream was at each checkpoint, in streams.json.
+    """Positions of the data stream at each checkpoint, in streams.json.
 
-    Ours rather than MaxText's own file for each process: the state is the same for all of them, which is
-    what lets two processes go on where one stopped.
+    It replaces MaxText's file per process: the state is the same for all processes, so two processes can
+    continue where one stopped.
     """
 
     def __init__(self, run: Path):
@@ -108,7 +108,7 @@ class Streams:
         self._path = run / "streams.json"
 
     def keep(self, step: int, state: dict[str, Any]) -> None:
-        """Note the state before checkpoint `step` is begun; forget those of checkpoints that are gone."""
+        """Store the state before checkpoint `step` is written; remove those of checkpoints that are gone."""
         there = {str(kept) for kept in steps(self._folder)}
         states = {key: value for key, value in self._read().items() if key in there}
         write_json(self._path, states | {str(step): state})
@@ -140,9 +140,9 @@ def _checksum(path: Path) -> int:
 
 
 def _unreadable(folder: Path) -> str | None:
-    """Why Orbax cannot read a checkpoint that was completed just before a kill, so has no checksums.
+    """Return Orbax's error for a checkpoint without checksums, completed just before a kill; None: none.
 
-    In a process of its own: among several processes Orbax would wait for all of them to read.
+    It is read in a separate process: with several processes, Orbax would wait for all of them to read.
     """
     program = f"from {__name__} import read_whole; import sys; read_whole(sys.argv[1])"
     done = subprocess.run(
@@ -159,7 +159,7 @@ def _unreadable(folder: Path) -> str | None:
 
 
 def read_whole(folder: str) -> None:
-    """Read every array of a checkpoint, and keep none."""
+    """Read all arrays of a checkpoint, to check that this is possible."""
     import orbax.checkpoint as ocp
 
     with ocp.PyTreeCheckpointer() as reader:

@@ -5,9 +5,10 @@ head_dim]. Outputs: logits float32 [batch, new, vocabulary], and present.N.key/.
 positions. The first call has a past of length 0 and begins with PAD (0). All rows of a batch have the same
 length.
 
-A graph for `edge.py` has two inputs more, and a batch of 1: position_ids int64 [new], and hidden float32
-[new, past + new], which is added to the attention: 0 where a new token sees a position, -1e30 where it does
-not. So many continuations of one context run side by side as one row, and share its cache without a copy.
+A graph for `edge.py` has two more inputs, and a batch of 1: position_ids int64 [new], and hidden float32
+[new, past + new], which is added to the attention scores: 0 where a new token attends to a position, -1e30
+where it does not. With these, many continuations of one context are run in parallel as one row, and share its
+cache without a copy.
 """
 
 from pathlib import Path
@@ -21,13 +22,13 @@ from ping_llm.files import whole_file
 from ping_llm.model.checkpoint import Tensors
 from ping_llm.model.config import ModelConfig
 
-#: The newest that every runtime of the last two years reads.
+#: Newest versions that all runtimes of the last two years read.
 OPSET = 17
 IR_VERSION = 8
 
 
 class _Graph:
-    """Nodes and constants; every method returns the name of its result."""
+    """Nodes and constants of a graph; every method returns the name of its result."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
@@ -60,17 +61,17 @@ class _Graph:
 def build(
     config: ModelConfig, tensors: Tensors, int8: bool = False, branching: bool = False
 ) -> onnx.ModelProto:
-    """The graph, with its weights inside: as floats, or as 8-bit integers with a scale for each output.
+    """Build the graph with its weights: as floats, or as 8-bit integers with a scale per output.
 
-    `branching` makes the graph with position_ids and hidden.
+    `branching` adds the inputs position_ids and hidden.
 
-    Only weights are rounded: rounding activations, too, as dynamic quantization does, cost 0.04 bits a token.
+    Only weights are rounded. Rounding activations too, as in dynamic quantization, cost 0.04 bits per token.
     """
     graph = _Graph()
     kv, group, dim = config.kv_heads, config.heads // config.kv_heads, config.head_dim
 
     def stored(values: np.ndarray, name: str, axis: int) -> str:
-        """A matrix; `axis` is the one along which each index has a scale of its own."""
+        """Add a matrix; each index along `axis` has its own scale."""
         if not int8:
             return graph.constant(values.astype(np.float32), name)
         scales = np.maximum(np.abs(values).max(axis=1 - axis), 1e-12) / 127
@@ -102,7 +103,7 @@ def build(
     cosine, sine = graph.call("Cos", angles), graph.call("Sin", angles)
 
     def heads(x: str, name: str, count: int) -> str:
-        """[batch, count, new, dim]."""
+        """Project to heads, [batch, count, new, dim]."""
         projected = graph.call("Reshape", graph.call("MatMul", x, weight(name)), graph.ints(0, 0, count, dim))
         return graph.call("Transpose", projected, perm=[0, 2, 1, 3])
 
@@ -144,7 +145,7 @@ def build(
 
 
 def _places(graph: _Graph) -> tuple[str, str]:
-    """Positions and mask of a row of new tokens that goes on where its past ends."""
+    """Add positions and mask of a row of new tokens that follow its past."""
     past = graph.call("Gather", graph.call("Shape", "past_key_values.0.key"), graph.ints(2))
     new = graph.call("Gather", graph.call("Shape", "input_ids"), graph.ints(1))
     end = graph.call("Add", past, new)
@@ -204,14 +205,14 @@ class OnnxSession:
         self._cache: dict[str, np.ndarray] = {}
 
     def start(self, batch: int) -> None:
-        """Forget what was said."""
+        """Empty the cache, for a batch of `batch` rows."""
         empty = np.zeros((batch, self._config.kv_heads, 0, self._config.head_dim), np.float32)
         for index in range(self._config.layers):
             for part in ("key", "value"):
                 self._cache[f"past_key_values.{index}.{part}"] = empty
 
     def step(self, ids: np.ndarray) -> np.ndarray:
-        """Say more; return the logits after each new token, [batch, new, vocabulary]."""
+        """Append tokens; return the logits after each new token, [batch, new, vocabulary]."""
         logits, *present = self._session.run(None, {"input_ids": ids.astype(np.int64), **self._cache})
         names = [output.name for output in self._session.get_outputs()][1:]
         for name, value in zip(names, present, strict=True):

@@ -1,4 +1,4 @@
-"""Random weights of a given size: for tests and benchmarks, where what the model says does not matter."""
+"""Random weights of a given size, for tests and benchmarks that do not depend on the predictions."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from ping_llm.model.config import ModelConfig
 
 
 def random_tensors(config: ModelConfig, seed: int = 0, scale: float = 1.0) -> Tensors:
-    """Tensors under Hugging Face names. A larger `scale` gives a more decided model."""
+    """Draw tensors with Hugging Face names. A larger `scale` gives distributions with lower entropy."""
     generator = np.random.default_rng(seed)
 
     def matrix(outputs: int, inputs: int, gain: float = 1.0) -> np.ndarray:

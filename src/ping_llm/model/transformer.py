@@ -1,7 +1,7 @@
-"""The Transformer in plain JAX: weights in, log-probabilities and caches out, compiled once a shape.
+"""The Transformer in plain JAX: from weights to log-probabilities and caches, compiled once per shape.
 
-Layers are scanned: compiling, which is what a first question waits for, takes a quarter to a third less than
-unrolled (4 layers). `engine.py` says what the functions are for.
+Layers are scanned: compiling, for which the first question waits, takes a quarter to a third less time than
+with unrolled layers (4 layers). `engine.py` describes the uses of the functions.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
 def prepare(config: ModelConfig, tensors: Tensors) -> Params:
-    """Weights as [in, out]; query, key and value (gate and up) side by side: fewer, larger products."""
+    """Weights as [in, out]; query, key and value (gate and up) are joined, for fewer, larger products."""
 
     def matrix(*names: str) -> jax.Array:
         return jnp.asarray(np.concatenate([tensors[f"{name}.weight"] for name in names]).T.astype(np.float32))
@@ -53,7 +53,7 @@ def prepare(config: ModelConfig, tensors: Tensors) -> Params:
 
 
 def _layer(params: Params, index: Any) -> Params:
-    """The weights of one layer. Indexing inside a scan copies one layer at a time, slicing before it all."""
+    """The weights of one layer. Indexing inside a scan copies one layer; slicing before it copies all."""
     layer: Params = jax.tree.map(
         lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), params["layers"]
     )
@@ -77,7 +77,7 @@ def _rotate(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
 def _project(
     config: ModelConfig, layer: Params, x: jax.Array, positions: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Queries grouped by their key head [..., kv, group, dim], keys and values [..., kv, dim]."""
+    """Queries grouped by key head [..., kv, group, dim], keys and values [..., kv, dim]."""
     heads, kv, dim = config.heads, config.kv_heads, config.head_dim
     qkv = _einsum("...e,ef->...f", _norm(x, layer["attention_norm"], config.norm_epsilon), layer["qkv"])
     qkv = qkv.reshape(*x.shape[:-1], heads + 2 * kv, dim)
@@ -91,7 +91,7 @@ def _project(
 
 
 def _finish(config: ModelConfig, layer: Params, x: jax.Array, attended: jax.Array) -> jax.Array:
-    """Output projection, residuals and SwiGLU."""
+    """Apply output projection, residuals and SwiGLU."""
     x = x + _einsum("...f,fe->...e", attended.reshape(*x.shape[:-1], -1), layer["out"])
     hidden = _einsum("...e,ef->...f", _norm(x, layer["mlp_norm"], config.norm_epsilon), layer["gate_up"])
     gate, up = jnp.split(hidden, 2, axis=-1)
@@ -103,10 +103,10 @@ def _head(config: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
 
 
 def _attend(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
-    """query [b,q,kv,g,d], key and value [b,k,kv,d], mask [b or 1,q,k].
+    """Attend with query [b,q,kv,g,d], key and value [b,k,kv,d], mask [b or 1,q,k].
 
-    The heads of a group are laid one below the other first: one product instead of several narrow ones, a
-    third less time.
+    The heads of a group are stacked first: one product instead of several narrow ones takes a third less
+    time.
     """
     batch, queries, kv, group, dim = query.shape
     rows = query.transpose(0, 2, 3, 1, 4).reshape(batch, kv, group * queries, dim)
@@ -117,7 +117,7 @@ def _attend(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array)
 
 
 def _attend_back(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Each position attends to itself and those before it: in parts, so that later keys are not looked at."""
+    """Causal attention, in parts of the queries, so that keys after a part are skipped."""
     length = query.shape[1]
     part = max(128, length // 8) if length % 128 == 0 and length >= 256 else length
     mask = jnp.tril(jnp.ones((1, length, length), bool))
@@ -176,11 +176,11 @@ def prefill(config: ModelConfig, params: Params, inputs: jax.Array, lengths: jax
     def one(x: jax.Array, index: jax.Array) -> tuple[jax.Array, Pair]:
         layer = _layer(params, index)
         query, key, value = _project(config, layer, x, positions)
-        # Padding stands at the end, where no real position can see it.
+        # Padding is at the end, where no real position attends to it.
         return _finish(config, layer, x, _attend_back(query, key, value)), (key, value)
 
     x, (keys, values) = jax.lax.scan(one, params["embedding"][inputs], jnp.arange(config.layers - 1))
-    # Of the last layer, all keys and values are kept, but what it says is asked for at the tail only.
+    # All keys and values of the last layer are kept, but its output is needed for the tail only.
     layer = _layer(params, config.layers - 1)
     query, key, value = _project(config, layer, x, positions)
     last = lengths[:, None] - tail + jnp.arange(tail)

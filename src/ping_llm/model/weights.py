@@ -1,7 +1,7 @@
-"""What the weights of a network must be: which tensors, of which shapes and types, with which values.
+"""Files of weights, and checks of their names, shapes, types and values.
 
-JAX would not say: it clamps an index into a short embedding, broadcasts a norm of one value, and never looks
-at a layer that the configuration does not name. All of these answer, and plausibly.
+JAX would not report wrong weights: it clamps an index into a short embedding, broadcasts a norm of one value,
+and ignores a layer that is not in the configuration. In all these cases, answers would look plausible.
 """
 
 import json
@@ -17,10 +17,11 @@ from ping_llm.errors import PingError
 from ping_llm.model.checkpoint import Tensors
 from ping_llm.model.config import ModelConfig
 
-#: Largest magnitude of a weight. Trained ones stay below 100; from 10¹⁹ on a norm's square overflows float32.
+#: Largest magnitude of a weight. Trained ones are below 100; from 10¹⁹ on a norm's square overflows float32.
 MAX_WEIGHT = 1e6
 
-#: Key in the metadata of the file. A tool that rewrites the weights drops it, and then nothing is compared.
+#: Key of the checksum in the file's metadata. A tool that rewrites the weights drops it; then nothing is
+#: compared.
 _CHECKSUM = "ping_llm.crc32"
 
 _FLOATS = ("F32", "F16", "BF16")
@@ -28,7 +29,7 @@ _TYPES = {"float32": "F32", "float16": "F16"}
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The tensors of a network under their Hugging Face names."""
+    """Shapes of the tensors of a network by their Hugging Face names."""
     width, inner, kv = config.width, config.heads * config.head_dim, config.kv_heads * config.head_dim
     found: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (config.vocabulary, width),
@@ -52,10 +53,10 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def write(path: Path, config: ModelConfig, tensors: Tensors) -> None:
-    """Write a safetensors file that knows the checksum of its weights and their configuration.
+    """Write a safetensors file with the checksum of its weights and their configuration.
 
-    Not by the library: it writes the metadata in a random order, so that the same weights are other bytes,
-    makes files that only their owner can read, and has an error of its own for a full disk.
+    The library is not used: it writes the metadata in random order, so that the same weights give different
+    bytes, makes files that only their owner can read, and has a separate error class for a full disk.
     """
     about = {"format": "pt", "ping_llm": __version__, _CHECKSUM: checksum(config, tensors)}
     header: dict[str, Any] = {"__metadata__": about}
@@ -73,7 +74,7 @@ def write(path: Path, config: ModelConfig, tensors: Tensors) -> None:
 
 
 def checksum(config: ModelConfig, tensors: Tensors) -> str:
-    """Names a network: another value means other weights, or another configuration."""
+    """Checksum of a network, which differs for other weights or another configuration."""
     llama = config.to_llama() | {"rope_theta": float(config.rope_theta)}
     value = zlib.crc32(json.dumps(llama, sort_keys=True).encode())
     for name in sorted(tensors):
@@ -83,9 +84,9 @@ def checksum(config: ModelConfig, tensors: Tensors) -> str:
 
 
 def read(path: Path, config: ModelConfig) -> Tensors:
-    """The tensors of a safetensors file as float32, if they are those of `config`.
+    """Read the tensors of a safetensors file as float32, and check that they match `config`.
 
-    Names, types and shapes are compared by the file's header, before any of its weights is read.
+    Names, types and shapes are compared in the file's header, before weights are read.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -115,7 +116,7 @@ def read(path: Path, config: ModelConfig) -> Tensors:
 
 
 def check(config: ModelConfig, tensors: Tensors, origin: Path) -> None:
-    """Refuse tensors that are not those of `config`, or that hold something else than plausible numbers."""
+    """Raise a PingError if tensors do not match `config`, or have implausible values."""
     _check_names(tensors, config, origin)
     for name, wanted in shapes(config).items():
         _check_shape(name, tensors[name].shape, wanted, origin)
@@ -138,7 +139,7 @@ def _check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...], ori
 
 def _check_values(tensors: Tensors, origin: Path) -> None:
     for name, tensor in tensors.items():
-        # A comparison with NaN is false, so this finds it as well.
+        # A comparison with NaN is false, so this finds NaN as well.
         bad = ~(np.abs(tensor) <= MAX_WEIGHT)
         if bad.any():
             raise PingError(

@@ -1,5 +1,5 @@
 """Training: the `network` backend of MaxText, its runs, checkpoints and records.
 
-`maxtext_seam` is the only module that imports MaxText. Everything else here is ours alone and could feed
-another trainer.
+`maxtext_seam` is the only module that imports MaxText. Everything else here is independent of it and could
+be used with another trainer.
 """

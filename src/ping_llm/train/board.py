@@ -1,8 +1,8 @@
-"""Events for TensorBoard, written where they arise.
+"""Events for TensorBoard, written in the calling thread.
 
-tensorboardX hands events to a thread through a queue of ten. On a full disk the thread dies, the queue fills,
-and the next `add_scalar` waits forever, deaf to signals. A step has some twenty numbers: writing them takes
-less than a millisecond, so there is no thread here. What fails ends the events, not the training.
+tensorboardX passes events to a thread through a queue of ten. On a full disk the thread ends, the queue
+fills, and the next `add_scalar` waits forever and ignores signals. A step has some twenty numbers: writing
+them takes less than a millisecond, so no thread is used here. An error ends the events, not the training.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ _FLUSH_S = 10.0
 
 
 class Board:
-    """What MaxText uses of tensorboardX's SummaryWriter. The file is made with the first event."""
+    """The part of tensorboardX's SummaryWriter that MaxText uses. The file is made with the first event."""
 
     def __init__(self, logdir: str, purge_step: int | None = None):
         """
         Args:
-            logdir: the folder of the events.
-            purge_step: TensorBoard forgets what earlier files say of this step and later ones.
+            logdir: folder of the events.
+            purge_step: TensorBoard discards events of earlier files from this step on.
         """
         self.logdir, self.purge_step = logdir, purge_step
         self._events: EventsWriter | None = None
@@ -55,14 +55,14 @@ class Board:
             return
         try:
             action()
-        except Exception as error:  # of the disk, or of a cloud storage's client
+        except Exception as error:  # errors of the disk, or of a client of cloud storage
             self._over = True
             self._let_go()
             with contextlib.suppress(OSError):
                 print(f"warning: the TensorBoard events in {self.logdir} end here: {error}", file=sys.stderr)
 
     def _let_go(self) -> None:
-        """Close the file without what could not be written: its own `close` would first try that again."""
+        """Close the file without the events that could not be written; its `close` would try that again."""
         if self._events is not None:
             with contextlib.suppress(Exception):
                 self._events._py_recordio_writer.close()

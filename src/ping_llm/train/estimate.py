@@ -1,4 +1,4 @@
-"""Estimates of a training without running it: parameters, FLOPs, memory, steps per epoch."""
+"""Estimates of a training without running it: parameters, FLOPs, memory and steps per epoch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ _MIB = 1 << 20
 
 
 def plan(config: str, overrides: Sequence[str] = (), *, rows: Path | None = None) -> dict[str, Any]:
-    """The figures of a config on the present devices; those of the data only if rows are given."""
+    """Estimate the figures of a config on the devices of this machine; those of the data only with `rows`."""
     import jax
 
     path = settings.find(config)
@@ -38,8 +38,8 @@ def plan(config: str, overrides: Sequence[str] = (), *, rows: Path | None = None
         "weights_mib": weights["weight_bytes"] / _MIB,
         "gradients_mib": weights["weight_bytes"] / _MIB,
         "optimizer_mib": weights["optimizer_bytes"] / _MIB,
-        # Where layers are a loop, XLA holds their weights once more: `bench plan-check` found 1.02 to 1.09
-        # times the weights from 1M to 309M parameters, and nothing with scan_layers=false.
+        # If layers are a loop, XLA holds a second copy of their weights: `bench plan-check` found 1.02 to
+        # 1.09 times the weights from 1M to 309M parameters, and no copy with scan_layers=false.
         "scan_copy_mib": weights["weight_bytes"] / _MIB if full.scan_layers else 0.0,
         "activations_mib_per_device": activation_bytes(full, devices) / _MIB,
     }
@@ -49,10 +49,10 @@ def plan(config: str, overrides: Sequence[str] = (), *, rows: Path | None = None
 
 
 def activation_bytes(config: Any, devices: int) -> float:
-    """Approximate memory that one device keeps between forward and backward pass.
+    """Approximate memory, in bytes, that one device keeps between forward and backward pass.
 
-    With remat_policy full, a layer keeps its input; with minimal, also what its matrices give; anything
-    else is counted as keeping both and the scores. On top comes one layer being recomputed, and the logits.
+    With remat_policy full, a layer keeps its input; with minimal, also the outputs of its matrices; all
+    others are counted as keeping both and the scores. One layer being recomputed, and the logits, are added.
     """
     sequences = config.micro_batch_size_to_train_on / devices
     length, width, layers = config.max_target_length, config.emb_dim, config.num_decoder_layers
@@ -96,7 +96,7 @@ def of_data(config: Any) -> dict[str, Any]:
 
 
 def _of_stored(config: Any) -> dict[str, Any]:
-    """The same of stored contexts, as if sequences were full."""
+    """Steps per epoch of stored contexts, as if sequences were full."""
     from ping_llm.contexts.stored import Stored
 
     stored = Stored.open(config.network_train_files)

@@ -1,4 +1,4 @@
-"""The weights that a new run begins with: those of another run, of an export, or of the packaged model."""
+"""Initial weights of a new run: those of another run, of an export, or of the packaged model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +9,10 @@ from ping_llm.model import checkpoint, export, ledger
 from ping_llm.model.packaged import base_folder
 from ping_llm.train import settings
 
-#: Where an export's weights are written as a checkpoint, below the run.
+#: Folder below the run where the weights of an export are written as a checkpoint.
 _FOLDER = "first-weights"
 
-#: What must be the same of both networks: MaxText's key, and ours. Lengths may differ.
+#: Sizes that must be equal in both networks: MaxText's key, and the field of ModelConfig. Lengths may differ.
 _SHAPE = {
     "base_num_decoder_layers": "layers",
     "base_emb_dim": "width",
@@ -26,11 +26,11 @@ _SHAPE = {
 
 @dataclass(frozen=True)
 class FirstWeights:
-    """What MaxText loads before the first step.
+    """A checkpoint that MaxText loads before the first step.
 
     Attributes:
-      path: of the checkpoint.
-      exported: what `write` makes it of; None: it exists.
+      path: path of the checkpoint.
+      exported: the export from which `write` makes it; None: it exists.
     """
 
     path: Path
@@ -38,10 +38,10 @@ class FirstWeights:
 
     @classmethod
     def find(cls, source: Path, run: Path) -> "FirstWeights":
-        """Those of `source`, for the run in the folder; nothing is written.
+        """Find the weights of `source` for the run in a folder; nothing is written.
 
         Raises:
-          UsageError: there are none.
+          UsageError: there are no weights, or they are damaged.
         """
         source = base_folder(source) or source
         steps = ledger.steps(source / "checkpoints")
@@ -60,11 +60,11 @@ class FirstWeights:
         return cls((run / _FOLDER / "items").resolve(), export.read(source))
 
     def check(self, config: Any, processes: int = 1) -> None:
-        """Refuse weights of another shape, or with another meaning of RTT bytes."""
+        """Raise a UsageError for weights of another shape, or with another meaning of RTT bytes."""
         if self.exported is None:
             return
         if processes > 1:
-            # Orbax writes with all processes, and none may read before.
+            # Orbax writes with all processes, and no process may read before it has finished.
             raise UsageError(
                 f"{processes} processes begin with the weights of a run, not with {self.exported.origin}: "
                 "train from it for one step with one process first"
@@ -84,7 +84,7 @@ class FirstWeights:
             raise UsageError(f"the weights of {self.exported.origin} have {'; '.join(differing)}")
 
     def write(self, scanned: bool) -> None:
-        """Write what MaxText will load, unless it is there."""
+        """Write the checkpoint that MaxText will load, unless it exists."""
         if self.exported is None or self.path.exists():
             return
         params = checkpoint.from_llama(self.exported.tensors, self.exported.config, scanned)

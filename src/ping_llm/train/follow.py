@@ -1,4 +1,4 @@
-"""Follows a run from outside: what it records, as it records it."""
+"""Following the records of a run from another process."""
 
 import json
 import time
@@ -13,9 +13,9 @@ _POLL_S = 0.5
 
 
 def follow(run: Path, *, last: int = 10, once: bool = False) -> Iterator[dict[str, Any]]:
-    """The last records of a run, then each new one, until the training ends.
+    """Yield the last records of a run, then each new one, until the training ends.
 
-    A training that resumes cuts off what it makes again; those records come again, too.
+    A training that resumes removes the records of steps that it repeats; these come again.
 
     Raises:
         PingError: there is no such run.
@@ -24,7 +24,7 @@ def follow(run: Path, *, last: int = 10, once: bool = False) -> Iterator[dict[st
         raise PingError(f"{run} is no run: `ping-llm runs` lists those in runs/")
     path, at = run / "metrics.jsonl", 0
     while True:
-        # Before the records are read, so that none of a training that ends meanwhile is missed.
+        # Checked before the records are read, so that none is missed if the training ends meanwhile.
         over = once or runs.state_of(run) != runs.RUNNING
         begun = at > 0
         found, at = _from(path, at)
@@ -35,11 +35,11 @@ def follow(run: Path, *, last: int = 10, once: bool = False) -> Iterator[dict[st
 
 
 def _from(path: Path, at: int) -> tuple[list[dict[str, Any]], int]:
-    """The whole lines from a place on, and the place after them."""
+    """The records of the complete lines from an offset on, and the offset after them."""
     if not path.exists():
         return [], at
     with path.open("rb") as file:
-        if file.seek(0, 2) < at:  # cut off by a resume
+        if file.seek(0, 2) < at:  # truncated by a resume
             at = 0
         file.seek(at)
         content = file.read()
@@ -51,7 +51,7 @@ def _from(path: Path, at: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def text_of(record: dict[str, Any]) -> str:
-    """A record as one line, with a view of the pipeline below it where it has one."""
+    """A record as one line of text, followed by its view of the pipeline if it has one."""
     bits = record.get("bits", {}).get("total")
     parts = [
         f"{record['kind']} {record['step'] + 1:,}",

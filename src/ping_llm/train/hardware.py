@@ -1,4 +1,4 @@
-"""Whether this machine can train a model: what its processors give, and what the model takes."""
+"""Hardware of this machine: the speed of its devices, and whether it is enough to train a model."""
 
 import os
 import platform
@@ -8,18 +8,18 @@ from typing import Any
 
 from ping_llm.errors import UsageError
 
-#: From so many parameters on, a training on CPUs takes days.
+#: Number of parameters from which a training on CPUs takes days.
 GPU_PARAMETERS = 10_000_000
 
-#: Of the matrix products' speed, what a training of such a size reaches on CPUs.
+#: Share of the speed of matrix products that a training of this size reaches on CPUs.
 _REACHED = 0.5
 
 
 def refuse_cpu(config: Any, seam: Any) -> None:
-    """Refuse to train a model for GPUs where JAX has none.
+    """Refuse to train a large model where JAX has only CPUs.
 
     Raises:
-        UsageError: with the hours that it would take.
+        UsageError: there is no GPU; the message has the hours that the training would take.
     """
     import jax
 
@@ -37,8 +37,8 @@ def refuse_cpu(config: Any, seam: Any) -> None:
     )
 
 
-#: Peak FLOP/s of dense matrix products by the name of the device, in bfloat16 and in float32 (TF32), from
-#: NVIDIA's data sheets (of the SXM versions). A name that contains another stands before it.
+#: Peak FLOP/s of dense matrix products by name of the device, in bfloat16 and in float32 (TF32), from
+#: NVIDIA's data sheets (of the SXM versions). A name that contains another must come before it.
 _PEAKS = (
     ("H100", 989e12, 494e12),
     ("H200", 989e12, 494e12),
@@ -52,7 +52,7 @@ _PEAKS = (
 
 
 def peak_flops(dtype: str) -> float:
-    """FLOP/s of one of JAX's devices at most: of GPUs by their name, of CPUs measured; 0: unknown."""
+    """Peak FLOP/s of one of JAX's devices: by name for GPUs, measured for CPUs; 0: unknown."""
     import jax
 
     device = jax.local_devices()[0]
@@ -64,7 +64,7 @@ def peak_flops(dtype: str) -> float:
 
 
 def environment() -> dict[str, Any]:
-    """What a training runs on, for run.json."""
+    """Software versions and hardware of a training, for run.json."""
     import jax
 
     packages = ("ping-llm", "maxtext", "jax", "numpy")
@@ -79,7 +79,7 @@ def environment() -> dict[str, Any]:
 
 
 def matrix_flops(size: int = 1024, seconds: float = 0.2) -> float:
-    """FLOP/s of float32 matrix products on JAX's first device, measured: the best of a few tries."""
+    """Measure the FLOP/s of float32 matrix products on JAX's first device: the best of a few tries."""
     import jax
     import jax.numpy as jnp
 

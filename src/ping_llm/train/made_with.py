@@ -1,6 +1,6 @@
-"""What a run was made with: its data, and the keys that must not change when it resumes.
+"""Checks that a run is resumed with the same data and keys that it was made with.
 
-A command that resumes a run must request the same training. What differs is named before anything in the
+A command that resumes a run must request the same training. Differences are reported before anything in the
 folder is changed.
 """
 
@@ -15,8 +15,8 @@ from ping_llm.files import read_yaml
 from ping_llm.model import ledger
 from ping_llm.train import runs, schedule, settings
 
-# Keys of loading, hardware, checkpoints and records: what is learned depends on them only by
-# rounding. steps and the folders have rules of their own.
+# Keys of loading, hardware, checkpoints and records, on which the trained model depends only by
+# rounding. steps and the folders have separate rules.
 _FREE = (
     *("base_config", "run_name", "base_output_directory", "steps"),
     *(
@@ -34,7 +34,7 @@ _FREE = (
     *("metrics_file", "gcs_metrics", "dump_*", "debug_*", "compile*", "jax_*", "hardware"),
     *("attention", "sa_*", "remat_policy", "ici_*", "dcn_*", "mesh_axes", "logical_axis_rules*", "shard*"),
 )
-# A time budget's schedule is in schedule.json, and config.yml has only what became of it so far.
+# With a time budget, the schedule is in schedule.json, and config.yml has only its part decided so far.
 _OF_SCHEDULE = (
     "learning_rate",
     "learning_rate_schedule_steps",
@@ -44,14 +44,14 @@ _OF_SCHEDULE = (
 
 
 def data_of(config: Any) -> dict[str, str] | None:
-    """The rows that a config trains on, by place and content; None where the data is not ours.
+    """The folder and fingerprint of the rows that a config trains on; None for other dataset types.
 
     Raises:
         PingError: there are no rows, or they are damaged.
     """
     if config.dataset_type != settings.DatasetType.NETWORK:
         return None
-    if config.network_eval_files:  # refused now, and not at the first evaluation
+    if config.network_eval_files:  # damage is found now, and not at the first evaluation
         _fingerprint(Path(config.network_eval_files), config)
     rows = Path(config.network_train_files).resolve()
     return {"rows": str(rows), "fingerprint": _fingerprint(rows, config)}
@@ -63,7 +63,7 @@ def _fingerprint(rows: Path, config: Any) -> str:
 
     data_format = config.network_data_format
     if data_format == "probe_chunks":
-        return RowStore(rows).manifest["fingerprint"]  # damage is refused now, before anything is written
+        return RowStore(rows).manifest["fingerprint"]  # damage is found now, before anything is written
     if data_format == settings.PRETOKENIZED:
         from ping_llm.contexts.stored import Stored
 
@@ -90,19 +90,19 @@ def refuse_other(
     seam: Any,
     teacher: dict[str, Any] | None = None,
 ) -> None:
-    """Compare a command with the run that it would resume.
+    """Check that a command requests the training of the run that it would resume.
 
     Args:
-        run: the folder, which is only read.
-        config: the command's.
-        given: the command's keys that differ from MaxText's defaults.
-        data: see `data_of`.
-        asked: the schedule that the command requests, where it has a time budget.
-        seam: reads the run's config.
+        run: folder of the run, which is only read.
+        config: config of the command.
+        given: keys of the command that differ from MaxText's defaults.
+        data: rows of the command, as from `data_of`.
+        asked: schedule that the command requests, if it has a time budget.
+        seam: module `maxtext_seam`, which reads the run's config.
         teacher: the facts of the command's teacher, if it has one.
 
     Raises:
-        UsageError: they differ, and in what.
+        UsageError: they differ; the message lists the differences.
     """
     if not begun(run):
         return
@@ -122,14 +122,14 @@ def refuse_other(
 
 
 def schedule_of(run: Path, asked: schedule.Schedule) -> schedule.Schedule:
-    """The run's schedule so far, or the new one where there is none or it never came to a checkpoint."""
+    """The run's schedule so far; `asked` if it has none, or a different one without a checkpoint."""
     made = schedule.read(run)
     return made if made is not None and made.asked() == asked.asked() else asked
 
 
 def _other_data(run: Path, data: dict[str, str] | None) -> Iterator[str]:
     made = runs.read(run).get("data") or {}
-    # Runs older than the key `data` have the fingerprint in the state of the stream.
+    # Runs from before the key `data` have the fingerprint only in the state of the stream.
     fingerprint = made.get("fingerprint") or _newest_stream(run).get("fingerprint")
     if data and fingerprint and fingerprint != data["fingerprint"]:
         named = f"the rows {made['rows']}" if made else "rows"
@@ -157,7 +157,7 @@ def _newest_stream(run: Path) -> dict[str, Any]:
 
 
 def _other_batch(run: Path, config: Any) -> Iterator[str]:
-    """By what the stream had: per_device_batch_size means another batch on other devices."""
+    """Compare batch sizes of the stream: per_device_batch_size gives another batch on other devices."""
     made = _newest_stream(run).get("batch_size")
     if made is not None and made != config.global_batch_size_to_load:
         yield f"{made} sequences per step, not {config.global_batch_size_to_load}"
@@ -172,7 +172,7 @@ def _other_keys(run: Path, config: Any, given: set[str], in_time: bool, seam: An
         if any(fnmatch.fnmatchcase(key, free) for free in _FREE) or (in_time and key in _OF_SCHEDULE):
             continue
         if key == "learning_rate_schedule_steps" and made.steps != config.steps:
-            continue  # below, with steps
+            continue  # compared below, with steps
         before, now = getattr(made, key, None), getattr(config, key, None)
         if before != now:
             yield f"{key}={_text(before)}, not {_text(now)}"
@@ -181,7 +181,7 @@ def _other_keys(run: Path, config: Any, given: set[str], in_time: bool, seam: An
 
 
 def _other_steps(made: Any, config: Any) -> Iterator[str]:
-    """More steps are fine where the rates of those already made stay what they were."""
+    """Compare steps: more are allowed if the learning rates of the steps already made do not change."""
     if config.steps < made.steps:
         yield f"steps={made.steps}, not {config.steps}"
     if made.learning_rate_schedule_steps == config.learning_rate_schedule_steps:

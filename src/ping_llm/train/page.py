@@ -1,4 +1,4 @@
-"""The story of a training as one HTML page."""
+"""Report of a training as one HTML page."""
 
 import base64
 import html
@@ -14,7 +14,7 @@ from ping_llm.files import write_text
 from ping_llm.pages import document, tidy_figure
 from ping_llm.train import pipeline, records, runs
 
-#: Points of a curve, at most: means of as many stretches of steps.
+#: Largest number of points of a curve; each is the mean of a range of steps.
 _POINTS = 400
 
 
@@ -56,7 +56,7 @@ _SHOWN = (
 
 
 def _command(run: Path, about: dict[str, Any]) -> str:
-    """What began the training; the folders as they were given are not kept."""
+    """The command that began the training; folders are those of run.json, not as they were given."""
     words = ["ping-llm", "train", str(about.get("config", "CONFIG")), *about.get("overrides", [])]
     words += ["--rows", str(about["data"]["rows"])] if about.get("data") else []
     words += ["--teacher", str(about["teacher"]["path"])] if about.get("teacher") else []
@@ -101,7 +101,7 @@ def _draw_bits(axes: Any, train: list[dict[str, Any]], evals: list[dict[str, Any
 
 
 def _names(train: list[dict[str, Any]]) -> list[str]:
-    """The fields that the data have."""
+    """Names of the fields that occur in the data."""
     return [name for name in train[-1]["bits"] if any(record["bits"].get(name) for record in train)]
 
 
@@ -135,12 +135,12 @@ def _fields(train: list[dict[str, Any]], evals: list[dict[str, Any]]) -> str:
     return _table(rows, head)
 
 
-#: Steps whose samples are in the table, at most; the picture has all.
+#: Largest number of steps whose samples are in the table; the picture has all.
 _COLUMNS = 6
 
 
 def _samples(samples: list[dict[str, Any]]) -> list[str]:
-    """What it answered to the same questions over time."""
+    """The answers to the same questions at several steps."""
     if not samples:
         return []
     shown = [samples[round(at * (len(samples) - 1) / (_COLUMNS - 1))] for at in range(_COLUMNS)]

@@ -1,7 +1,7 @@
-"""A live view of where a training's time goes: planning, reading and filling of batches, hand-over, steps.
+"""A live view of a training's time: planning, reading and filling of batches, hand-over to devices, steps.
 
-Planning, reading and filling go on beside the steps, in threads or processes, so their shares are of the time
-that these have. Hand-over (to the devices) and steps take turns in the training's own thread.
+Planning, reading and filling run in parallel to the steps, in threads or processes, so their shares are of
+the time of these. Hand-over and steps alternate in the thread of the training.
 """
 
 import sys
@@ -12,14 +12,14 @@ from typing import Any
 
 from ping_llm.contexts.batches import Stages
 
-#: Seconds between two views.
+#: Interval between two views, in seconds.
 EVERY_S = 60.0
 
-#: With less waiting than this share of the time, the loader is fast enough.
+#: Share of time waiting for data below which the loader is fast enough.
 _LITTLE = 0.05
 
-#: Repeating text helps almost like new text for about 4 epochs, and hardly any more after about 16
-#: (Muennighoff et al., "Scaling data-constrained language models", 2023).
+#: Number of epochs above which more hardly help. Repeated text helps almost like new text for about 4 epochs,
+#: and hardly at all after about 16 (Muennighoff et al., "Scaling data-constrained language models", 2023).
 MANY_EPOCHS = 16
 
 
@@ -28,14 +28,14 @@ class View:
     """Seconds of an interval, by stage.
 
     Attributes:
-        seconds: its length; steps: those made in it.
+        seconds: length of the interval; steps: number of steps in it.
         plan, read, fill: work of the loader, over all of its lanes.
-        lanes: threads or processes that read and fill.
-        wait: steps waited for a filled batch; hand_over: for its copy to the devices.
-        step: everything else.
-        queue: mean number of filled units (some hundred sequences each) that lay ready.
-        epoch: of the data, from 1.
-        bottleneck: the stage that decides the speed.
+        lanes: number of threads or processes that read and fill.
+        wait: time for which steps waited for a filled batch; hand_over: for its copy to the devices.
+        step: all other time.
+        queue: mean number of filled units (some hundred sequences each) that were ready.
+        epoch: epoch of the data, from 1.
+        bottleneck: stage that limits the speed.
     """
 
     seconds: float
@@ -52,7 +52,7 @@ class View:
     bottleneck: str
 
     def as_dict(self) -> dict[str, Any]:
-        """For metrics.jsonl."""
+        """The view as an object of metrics.jsonl."""
         return {
             name: round(value, 4) if isinstance(value, float) else value
             for name, value in asdict(self).items()
@@ -60,7 +60,7 @@ class View:
 
 
 def bottleneck(view: View) -> str:
-    """The stage that decides the speed. The loader works beside the steps: where they wait, it does."""
+    """The stage that limits the speed; a stage of the loader, which runs in parallel, only if steps wait."""
     if view.wait < _LITTLE * view.seconds:
         return "hand-over" if view.hand_over > view.step else "step"
     if view.plan > (view.read + view.fill) / view.lanes:
@@ -69,7 +69,7 @@ def bottleneck(view: View) -> str:
 
 
 def lines(view: dict[str, Any]) -> list[str]:
-    """A view (of metrics.jsonl) as text: a head, and one line per stage."""
+    """A view (from metrics.jsonl) as text: a head, and one line per stage."""
     seconds, lanes = max(view["seconds"], 1e-9), view["lanes"]
     head = (
         f"pipeline, last {view['seconds']:.0f} s: {view['steps']:,} steps, epoch {view['epoch']}, bottleneck "
@@ -106,7 +106,7 @@ class Pipeline:
         return time.monotonic() - self._since >= EVERY_S
 
     def view(self, step: int) -> View:
-        """What went on since the last view, up to this step."""
+        """The view of the time since the last one, up to this step."""
         now, then = self._feed.stages, self._stages
         seconds = time.monotonic() - self._since
         handed = self._feed.handing - self._handed
@@ -121,7 +121,7 @@ class Pipeline:
 
 
 def say(text: str) -> None:
-    """A whole line on stderr, below a status line that may be there."""
+    """Write a whole line to stderr, in place of a status line if there is one."""
     with suppress(OSError):
         sys.stderr.write(("\r\x1b[2K" if sys.stderr.isatty() else "") + text + "\n")
         sys.stderr.flush()

@@ -1,9 +1,9 @@
-"""The processes of a training: how several connect, and how signals stop them.
+"""The processes of a training: their connection, and the signals that stop them.
 
-SIGTERM and SIGINT save a checkpoint after the current step and exit with code 75, which sysexits.h calls a
-temporary failure: the same command resumes. Schedulers send such a signal before they take a machine away
-(Slurm's --signal, Modal's timeout, a preemption). A second signal ends the process at once.
-SIGUSR1 asks for a view of the pipeline.
+On SIGTERM or SIGINT, a checkpoint is saved after the current step and the exit code is 75, a temporary
+failure in sysexits.h: the same command resumes. Schedulers send such a signal before they take a machine away
+(Slurm's --signal, Modal's timeout, a preemption). A second signal ends the process at once. SIGUSR1 requests
+a view of the pipeline.
 """
 
 import os
@@ -22,7 +22,7 @@ _TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """This process among all: `index` of `count`, which meet at `coordinator` (host:port)."""
+    """One of several processes: number `index` of `count`, which connect to `coordinator` (host:port)."""
 
     coordinator: str = ""
     count: int = 1
@@ -36,7 +36,7 @@ class ProcessGroup:
 
     @classmethod
     def of(cls, coordinator: str, count: int | None, index: int | None) -> "ProcessGroup":
-        """The arguments, else the variables of Slurm, else a single process."""
+        """Make it from the arguments, else from the variables of Slurm, else for a single process."""
         if coordinator and count is None:
             count = int(os.environ.get("SLURM_NTASKS", "1"))
         if coordinator and index is None:
@@ -44,7 +44,7 @@ class ProcessGroup:
         return cls(coordinator, count or 1, index or 0)
 
     def connect(self) -> None:
-        """Before anything else touches JAX's devices."""
+        """Connect the processes; must be called before any use of JAX's devices."""
         if self.count == 1 or jax.distributed.is_initialized():
             return
         try:
@@ -63,10 +63,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stops:
-    """Listens for signals while it is open; call `requested` once after each step.
+    """Handles signals while it is open; call `requested` once after each step.
 
     Several processes must stop after the same step. JAX's preemption service agrees on one when any of them
-    gets SIGTERM; it owns that signal, so SIGINT is passed on to it.
+    gets SIGTERM; it handles that signal, so SIGINT is passed on to it.
     """
 
     def __init__(self) -> None:

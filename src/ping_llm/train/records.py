@@ -1,7 +1,7 @@
-"""What a training leaves to read: metrics.jsonl, and a live line on stderr.
+"""Records of a training in metrics.jsonl, and its status line on stderr.
 
-metrics.jsonl has one JSON object per line: `kind` (train or eval), `step`, `loss` and the rest. Resumed at
-step s, everything from s on is cut off first, so a step is never missing and never there twice.
+metrics.jsonl has one JSON object per line: `kind` (train or eval), `step`, `loss` and other figures. A run
+that resumes at step s first removes all records from s on, so each step is recorded exactly once.
 """
 
 import json
@@ -18,10 +18,10 @@ from ping_llm.progress import StatusLine
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a run; a last line cut short by a kill is left out.
+    """Yield the records of a run, without an incomplete last line after a kill.
 
     Raises:
-        PingError: a line is no record, and which.
+        PingError: a line is not a record; the message has its number.
     """
     if not path.exists():
         return
@@ -62,18 +62,18 @@ class Records:
 
 
 def line(record: dict[str, Any]) -> str:
-    """A record as metrics.jsonl has it."""
+    """A record as a line of metrics.jsonl."""
     return json.dumps(record, allow_nan=False) + "\n"
 
 
 class TrainingLine:
-    """Status line of a training: loss, tokens per second and device, MFU, waiting for data, time left.
+    """Status line of a training: loss, tokens per second and device, MFU, share of data wait, time left.
 
     Rates are over the last WINDOW steps: a resumed run has no earlier ones, and compiling is not counted.
 
     Args:
         steps: number of all steps.
-        ends_at: end of the time budget by time.monotonic, where the budget decides the number of steps.
+        ends_at: end of the time budget by time.monotonic, if the budget determines the number of steps.
         devices: number of devices.
     """
 
@@ -90,7 +90,7 @@ class TrainingLine:
     def train(
         self, step: int, loss: float, bits: float, tokens: float, waited: float, mfu: float | None = None
     ) -> None:
-        """`waited` is the feed's running total in seconds."""
+        """Show a training step; `waited` is the feed's total in seconds."""
         now = time.monotonic()
         if mfu is not None and self._recent:  # the first step is mostly compiling
             self._mfu.append(mfu)

@@ -1,4 +1,4 @@
-"""`train`: start or resume a training, ending with a model or an error message."""
+"""`train`: start or resume a training, which ends with a model or an error message."""
 
 import contextlib
 import errno
@@ -29,14 +29,13 @@ from ping_llm.train.teacher import Teacher
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training ended, when it did not fail.
+    """Result of a training that did not fail.
 
     Attributes:
         state: `finished`, `stopped` (by a signal, and saved) or `already` (finished before).
-        step: the last step that was made, counted from 0.
-        launch: seconds from the call to the end of the first step, by what they were spent on: imports,
-            config (with JAX's devices), model (and checkpoint manager), data, compile (and restoring),
-            first_step.
+        step: last step that was made, counted from 0.
+        launch: seconds from the call to the end of the first step, by activity: imports, config (with JAX's
+            devices), model (and checkpoint manager), data, compile (and restoring), first_step.
         data_wait_s: seconds spent waiting for data.
     """
 
@@ -61,27 +60,27 @@ def train(
     hosts: ProcessGroup | None = None,
     allow_cpu: bool = False,
 ) -> Outcome:
-    """Train, or resume the run in the folder.
+    """Train a new run, or resume the run in the folder.
 
     Args:
-        config: the name of a packaged config or the path of a yml.
-        overrides: `key=value` words, as MaxText takes them.
-        run: the run's folder; runs/CONFIG unless given.
-        rows: the folder of probe rows to train on (network_train_files).
-        eval_rows: that of the evaluation (network_eval_files).
-        weights: a run whose newest weights this one begins with, an export, or `base`; the
-            optimizer begins anew.
+        config: name of a packaged config or path of a yml.
+        overrides: `key=value` words, as in MaxText.
+        run: folder of the run; by default runs/CONFIG.
+        rows: folder of probe rows to train on (network_train_files).
+        eval_rows: folder of probe rows for the evaluation (network_eval_files).
+        weights: a run whose newest weights are the initial weights, an export, or `base`; the state of the
+            optimizer is new.
         teacher: a run or an export with at least four times the parameters, whose distributions of RTT bytes
             are learned (network_teacher).
-        minutes: a time budget instead of a number of steps, launch and export included: the learning rate
-            stays, then falls, and the training ends in time. For lr_schedule_type wsd.
-        hosts: this process among several.
-        allow_cpu: train a model for GPUs on CPUs, whatever it takes.
+        minutes: time budget instead of a number of steps, including launch and export: the learning rate is
+            constant, then falls, and the training ends in time. For lr_schedule_type wsd.
+        hosts: this process, if there are several.
+        allow_cpu: train a model for GPUs on CPUs, regardless of the time.
 
     Raises:
         UsageError: the config cannot work, or the run in the folder was made with another one; nothing in
             the folder has changed.
-        PingError: the training failed, and why.
+        PingError: the training failed; the message has the reason.
     """
     started = time.monotonic()
     path = settings.find(config)
@@ -147,7 +146,7 @@ def train(
 
 
 def _say_what(config: Any, hosts: int, steps_known: bool) -> None:
-    """What is about to be trained on, and a warning where it is repeated too often."""
+    """Print the figures of the training data, and a warning if there are too many epochs."""
     from ping_llm.train.estimate import of_data
     from ping_llm.train.pipeline import MANY_EPOCHS
 
@@ -172,7 +171,7 @@ def _say_what(config: Any, hosts: int, steps_known: bool) -> None:
 
 @dataclass
 class _Launch:
-    """Shared by the parts of one call: the words of the config, the folder, and the content of run.json."""
+    """State of one call of `train`: words of the config, folder of the run, and content of run.json."""
 
     seam: Any
     path: Path
@@ -184,7 +183,7 @@ class _Launch:
     sessions: list[Any] = field(default_factory=list)
 
     def begin(self, config: Any, words: list[str], steps: int | None) -> None:
-        """Write what is about to be trained; None where the number of steps is not decided."""
+        """Write config.yml and run.json; `steps` is None if their number is not decided yet."""
         if self.hosts.index == 0:
             write_text(self.run / "config.yml", self.seam.own_keys(self.path, self.words + words))
             runs.update(self.run, state=runs.RUNNING, message=None, steps=steps, **self.about)
@@ -197,12 +196,12 @@ class _Launch:
             _run(self.seam, config, session)
         except BaseException as error:
             if self.hosts.index == 0:
-                with contextlib.suppress(OSError):  # of a full disk, most likely; the error is what matters
+                with contextlib.suppress(OSError):  # likely a full disk; the error above is more important
                     runs.update(self.run, state=runs.FAILED, message=str(error))
             raise
 
     def ended(self, session: Any, started: float, marks: list[tuple[str, float]]) -> Outcome:
-        """Export a finished model; the outcome."""
+        """Export a finished model, and return the outcome."""
         first = self.hosts.index == 0
         if session.finished:  # before this call
             if first and not (self.run / "export" / "config.json").exists():
@@ -225,14 +224,14 @@ def _steps(launch: _Launch, config: Any, stops: Any) -> Any:
     session = Session(launch.run, config, stops, teacher=launch.teacher)
     if not session.finished:
         if launch.hosts.index == 0:
-            schedule.remove(launch.run)  # of a run that never came to a checkpoint
+            schedule.remove(launch.run)  # schedule of a run that has no checkpoint
         launch.begin(config, [], config.steps)
         launch.train(config, session)
     return session
 
 
 def _minutes(launch: _Launch, budget: Any, stops: Any) -> Any:
-    """Train at a constant rate until the budget says so, then the decay; returns the session that ended."""
+    """Train at a constant rate, then with decay, as the budget decides; returns the session that ended."""
     from ping_llm.train.session import Session
 
     while True:
@@ -242,7 +241,7 @@ def _minutes(launch: _Launch, budget: Any, stops: Any) -> Any:
         session = Session(launch.run, config, stops, budget, launch.teacher)
         if session.finished:
             return session
-        if budget.decay_due(session.next_step):  # an earlier try was killed before it was decided
+        if budget.decay_due(session.next_step):  # an earlier attempt was killed before the decision
             budget.decide(session.next_step)
             continue
         launch.begin(config, words, budget.schedule.steps)
@@ -263,14 +262,14 @@ def _spent(started: float, marks: list[tuple[str, float]]) -> dict[str, float]:
 
 
 def _pass_over_closed_loops() -> None:
-    """Keep threads of Orbax from printing tracebacks after their error, such as a full disk, was said."""
+    """Keep threads of Orbax from printing tracebacks after their error, such as a full disk, was reported."""
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
         if "Event loop is closed" not in str(unraisable.exc_value):
             before(unraisable)
 
-    # Any callable may be the hook, so ours is known by an attribute.
+    # Any callable may be the hook, so an attribute marks this one.
     if not getattr(before, "passes_over_closed_loops", False) and not os.environ.get("PING_LLM_DEBUG"):
         hook.passes_over_closed_loops = True  # type: ignore[attr-defined]
         sys.unraisablehook = hook
@@ -294,9 +293,9 @@ def _run(seam: Any, config: Any, session: Any) -> None:
 
 
 def import_seam() -> Any:
-    """The seam, and with it MaxText, which takes seconds and prints."""
+    """Import the seam, and with it MaxText, which takes seconds and prints messages."""
     collecting = gc.isenabled()
-    # It makes half a million objects that stay: looking for garbage among them was 1.1 s of 4.9.
+    # It makes half a million objects that stay: garbage collection among them took 1.1 s of 4.9 s.
     gc.disable()
     try:
         with quiet():
@@ -309,7 +308,7 @@ def import_seam() -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what MaxText and its imports print out of our output; --debug shows it."""
+    """Suppress the output of MaxText and its imports; --debug shows it."""
     if os.environ.get("PING_LLM_DEBUG"):
         yield
         return
@@ -333,7 +332,7 @@ def _disk_full(error: BaseException | None) -> bool:
 
 
 def check(config: Any) -> None:
-    """What MaxText would accept and our data would not."""
+    """Raise a UsageError for a config that MaxText accepts but that cannot work with network data."""
     from ping_llm.tokens.vocab import VOCABULARY_SIZE
 
     if config.steps < 1:
@@ -371,7 +370,7 @@ def _export(run: Path, hosts: ProcessGroup) -> None:
 
         export(run, run / "export")
         return
-    # Among several processes Orbax would wait for all of them to read, so a process of its own does it.
+    # With several processes, Orbax would wait for all of them to read, so a separate process exports.
     program = "from ping_llm.model.export import export; import sys; export(*sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", program, str(run), str(run / "export")],

@@ -1,10 +1,10 @@
-"""A run's folder: run.json, and keeping two trainings out of one folder.
+"""A run's folder: run.json, the state of the run, and training curves.
 
 runs/NAME/run.json          metadata and state
           config.yml        every key that differs from MaxText's defaults; reproduces the training
           checkpoints/STEP  Orbax checkpoints; STEP is the last step in them, counted from 0
           checkpoints.json  their checksums
-          schedule.json     schedule of a training within a time budget
+          schedule.json     schedule of a training with a time budget
           metrics.jsonl     one record per step and per evaluation
           tensorboard/      the same for TensorBoard
           export/           the final model, readable without MaxText or Orbax
@@ -30,7 +30,7 @@ RUNNING, FINISHED, STOPPED, FAILED = "running", "finished", "stopped", "failed"
 
 
 def read(run: Path) -> dict[str, Any]:
-    """run.json, or an empty dict where there is none yet."""
+    """Content of run.json, or an empty dict if there is none yet."""
     path = run / "run.json"
     try:
         content = json.loads(path.read_bytes())
@@ -46,7 +46,7 @@ def read(run: Path) -> dict[str, Any]:
 
 
 def update(run: Path, **changes: Any) -> dict[str, Any]:
-    """Change run.json, whole, and return it."""
+    """Change values of run.json, which is replaced as a whole, and return its content."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     content = {"format": FORMAT, "name": run.name, "created": now} | read(run) | {"updated": now} | changes
     write_json(run / "run.json", content)
@@ -54,23 +54,23 @@ def update(run: Path, **changes: Any) -> dict[str, Any]:
 
 
 def here() -> dict[str, Any]:
-    """This process, so that a later look can tell a running training from a killed one."""
+    """Host and id of this process, to distinguish a running training from a killed one later."""
     return {"host": socket.gethostname(), "pid": os.getpid()}
 
 
-_AVERAGED = 50  # most steps in the moving average of a training curve; evaluations are drawn as they are
+_AVERAGED = 50  # largest window of a training curve's moving average, in steps; evaluations have none
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How a run stands.
+    """State and latest figures of a run.
 
     Attributes:
-        state: running, killed (it says running, but its process is gone), stopped, finished, failed, or
+        state: running, killed (running in run.json, but its process has gone), stopped, finished, failed, or
             unreadable.
-        step: steps made, of `steps`; 0 where a time budget has not decided their number yet.
-        bits: bits per measurement, of the last step.
-        problem: why the run cannot be read.
+        step: number of steps made, of `steps`, which is 0 while a time budget has not decided it.
+        bits: bits per measurement of the last step.
+        problem: reason why the run cannot be read.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Standing:
 
 
 def standings(base: Path) -> list[Standing]:
-    """Every run below a folder, oldest first. One that cannot be read does not hide the others."""
+    """All runs below a folder, oldest first, including those that cannot be read."""
     found = [_standing_or_problem(path.parent) for path in sorted(base.glob("**/run.json"))]
     return sorted(found, key=lambda run: run.updated)
 
@@ -121,7 +121,7 @@ def standing(run: Path) -> Standing:
 
 
 def state_of(run: Path) -> str:
-    """The state of `Standing`, without looking at the records."""
+    """The state of `Standing`, without reading the records."""
     return _state(read(run))
 
 
@@ -131,7 +131,7 @@ def _state(about: dict[str, Any]) -> str:
 
 
 def _gone(process: dict[str, object]) -> bool:
-    """Only this host's processes can be seen."""
+    """Whether a process no longer exists; only processes of this host can be checked."""
     if process.get("host") != socket.gethostname() or "pid" not in process:
         return False
     try:
@@ -144,7 +144,7 @@ def _gone(process: dict[str, object]) -> bool:
 
 
 def curve(run: Path, key: str, kind: str) -> tuple[list[int], list[float]]:
-    """Steps and values of `loss`, or of a field's bits (`total`, `rtt`, …)."""
+    """Steps and values of `loss`, or of the bits of a field (`total`, `rtt`, …)."""
     steps, values = [], []
     for record in records.read(run / "metrics.jsonl"):
         if record["kind"] != kind:
@@ -158,7 +158,7 @@ def curve(run: Path, key: str, kind: str) -> tuple[list[int], list[float]]:
 
 
 def plot(runs: Sequence[Path], out: Path, key: str = "loss") -> None:
-    """Draw the curves of runs into one PNG: training averaged, evaluations as dots."""
+    """Draw the curves of runs into one picture: training averaged, evaluations as dots."""
     if out.suffix.lower() not in PICTURES:
         raise UsageError(f"the name of {out} must end in {', '.join(PICTURES)}")
     import matplotlib
@@ -188,7 +188,7 @@ def plot(runs: Sequence[Path], out: Path, key: str = "loss") -> None:
 
 
 def _moving_average(values: list[float]) -> list[float]:
-    """Over the last fifth of the steps so far, lest the steep beginning lift all that follows."""
+    """Average over the last fifth of the steps so far, so that the high first values affect few others."""
     sums = [0.0, *itertools.accumulate(values)]
     averages = []
     for end in range(1, len(sums)):

@@ -1,8 +1,8 @@
-"""Samples of what a network has learned: its answers to a few fixed questions while it is trained.
+"""Samples of a network during training: its answers to a few fixed questions.
 
-At steps 1, 2, 5, 10, 20, 50 … and the last, the network of that moment answers them on the CPU, as a query
-without a stack does: exactly, from all codes of the RTT encoding. `samples.jsonl` has a record of each, in
-the form of those in metrics.jsonl; `runs report` shows them.
+At steps 1, 2, 5, 10, 20, 50 … and the last, the current network answers them on the CPU, as a query without a
+stack does: exactly, from all codes of the RTT encoding. `samples.jsonl` has a record of each sample, in the
+form of those in metrics.jsonl; `runs report` shows them.
 """
 
 import sys
@@ -23,25 +23,25 @@ from ping_llm.tokens.vocab import BYTE0
 from ping_llm.train import settings
 from ping_llm.train.records import Records
 
-#: Tokens of the longest question.
+#: Largest number of tokens of a question.
 LONGEST = 256
 
-#: Measurements that a question has before it at least, where there are such contexts.
+#: Smallest number of earlier measurements of a question, if there are such contexts.
 _KNOWN = 2
 
-#: Bounds of the interval that is shown.
+#: Quantiles that bound the interval that is shown.
 LOW, HIGH = 0.1, 0.9
 
 
 @dataclass(frozen=True)
 class SampleQuestion:
-    """The last result of a context.
+    """A question about the last result of a context.
 
     Attributes:
-      prompt: tokens up to and with RTT.
-      asked: in words.
-      known: measurements before it in the context.
-      rtt: the answer, ms.
+      prompt: tokens up to and including RTT.
+      asked: the question in words.
+      known: number of earlier measurements in the context.
+      rtt: the measured RTT, ms.
     """
 
     prompt: np.ndarray
@@ -51,9 +51,9 @@ class SampleQuestion:
 
 
 def questions(batch: dict[str, np.ndarray], encoding: RttEncoding, count: int) -> list[SampleQuestion]:
-    """Questions of a packed batch: the first contexts that state a destination before their last result."""
+    """Questions from a packed batch: the first contexts that state a destination before their last result."""
     found = list(_questions(batch, encoding))
-    # Stable: those with a context first, otherwise as they come.
+    # Stable sort: those with earlier measurements first, otherwise in the order of the batch.
     return sorted(found, key=lambda question: question.known < _KNOWN)[:count]
 
 
@@ -72,7 +72,7 @@ def _questions(batch: dict[str, np.ndarray], encoding: RttEncoding) -> Iterator[
 
 
 def _last_result(context: np.ndarray) -> int:
-    """Tokens up to and with the last RTT that follows its destination; 0: there is none."""
+    """Number of tokens up to and including the last RTT that follows its destination; 0: there is none."""
     for place in np.flatnonzero(context[:LONGEST] == vocab.RTT)[::-1]:
         begun = np.flatnonzero(context[:place] == vocab.MEASUREMENT)[-1]
         if np.isin(context[begun:place], (vocab.DST_IPV4, vocab.DST_IPV6)).any():
@@ -81,7 +81,7 @@ def _last_result(context: np.ndarray) -> int:
 
 
 def answers(engine: Any, encoding: RttEncoding, asked: list[SampleQuestion]) -> list[dict[str, float]]:
-    """Median, interval, probability of no reply, and bits of the true code, of each question."""
+    """Median, interval, probability of no reply, and bits of the true code, for each question."""
     prefix = engine.prefill([question.prompt for question in asked], tail=2)
     # As in answers: RTTs above what the schema allows are impossible.
     edges = encoding.edges_table()[: min(encoding.encode(MAX_RTT_MS), encoding.largest_code) + 1]
@@ -105,26 +105,26 @@ def answers(engine: Any, encoding: RttEncoding, asked: list[SampleQuestion]) -> 
 
 
 def _shares(log_probabilities: np.ndarray) -> np.ndarray:
-    """Probabilities given that it is one of these."""
+    """Probabilities normalised over the given values."""
     values = np.exp(log_probabilities.astype(np.float64))
     return values / values.sum(axis=-1, keepdims=True)
 
 
 def due(step: int, steps: int) -> bool:
-    """Whether a step, counted from 0, is one of those that are sampled."""
+    """Whether samples are taken after this step, counted from 0."""
     first = str(step + 1)[0]
     return step + 1 == steps or (first in "125" and str(step + 1).strip("0") == first)
 
 
-#: Shorter trainings are trials, and compiling the questions takes seconds.
+#: Smallest number of steps of a training with samples: shorter ones are trials, and compiling takes seconds.
 FEWEST_STEPS = 50
 
-#: Sequences from which questions are chosen.
+#: Number of sequences from which questions are chosen.
 _SEQUENCES = 8
 
 
 class Samples:
-    """Asks the questions during a training. What fails ends the samples with a warning, not the training."""
+    """Takes samples during a training. An error ends the samples with a warning, not the training."""
 
     def __init__(self, run: Path, step: int, steps: int, encoding: RttEncoding, asked: list[SampleQuestion]):
         self._run, self._steps, self._encoding, self._asked = run, steps, encoding, asked
@@ -132,10 +132,10 @@ class Samples:
 
     @classmethod
     def of(cls, run: Path, config: Any, step: int, source: Callable[[int], Any]) -> "Samples | None":
-        """Those of a config's training from `step` on, or None where there are none.
+        """The samples of a config's training from `step` on, or None if it has none.
 
         Args:
-          source: opens batches of so many sequences.
+          source: opens batches with the given number of sequences.
         """
         options = settings.context_options(config)
         encoding = rtt_encoding(options.rtt_encoding, options.clip_limit_ms)
@@ -144,7 +144,7 @@ class Samples:
         batches = source(_SEQUENCES)
         try:
             asked = questions(next(batches), encoding, config.network_samples)
-        except (StopIteration, PingError):  # the training itself says what is wrong with its data
+        except (StopIteration, PingError):  # the training itself reports errors in its data
             return None
         finally:
             batches.close()
@@ -154,7 +154,7 @@ class Samples:
         """Sample after a step, if it is due.
 
         Args:
-          weights: gives the parameters by MaxText's names; called only if they are needed.
+          weights: returns the parameters by MaxText's names; called only if they are needed.
         """
         if not self._asked or not due(step, self._steps):
             return
@@ -170,7 +170,7 @@ class Samples:
         from ping_llm.model.engine import Engine
 
         config, tensors = checkpoint.to_llama(params, read_yaml(self._run / "config.yml"))
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):  # a GPU's memory is for the training
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):  # GPU memory is for the training
             found = answers(Engine(config, tensors), self._encoding, self._asked)
         loss = float(np.mean([each["bits"] for each in found])) * float(np.log(2))
         shown = [

@@ -1,12 +1,12 @@
 """The time budget of a training and its learning-rate schedule, recorded in schedule.json.
 
-The rate rises for `warmup_steps`, stays constant, and falls from step `decay_from` to the end at `steps`. The
-last two are null until they are decided, once, from measured step times. From then on the file does not
-change, so that an interrupted training ends in the same way as an uninterrupted one.
+The rate rises for `warmup_steps`, is constant, and falls from step `decay_from` to the end at `steps`. The
+last two are null until they are decided, once, from measured step times. After that the file does not change,
+so that an interrupted training ends in the same way as an uninterrupted one.
 
 The decay begins when the steps that still fit into the time are no more than the decay's share of all steps.
-What fits is computed from the measured step time, less the time for the restart between constant rate and
-decay and for the end (last checkpoint and export).
+Their number is computed from the measured step time, after subtracting the time for the restart between
+constant rate and decay and for the end (last checkpoint and export).
 """
 
 import json
@@ -26,7 +26,7 @@ from ping_llm.files import write_json
 
 FILE = "schedule.json"
 FORMAT = 1
-# Steps of a constant rate whose end is not decided. Below 2^31: JAX counts steps in int32.
+# Number of steps while the end of the constant rate is not decided. Below 2^31: JAX counts steps in int32.
 UNENDING = 1_000_000_000
 
 
@@ -35,14 +35,14 @@ class Schedule:
     """The requested schedule, the measurements so far, and the decision.
 
     Attributes:
-        minutes: the budget.
-        learning_rate: of the constant part.
-        warmup_steps: steps over which the rate rises.
-        decay_fraction: share of all steps over which it falls.
+        minutes: time budget.
+        learning_rate: rate of the constant part.
+        warmup_steps: number of steps over which the rate rises.
+        decay_fraction: share of all steps over which the rate falls.
         spent_s: seconds that this and earlier attempts took; time between attempts does not count.
-        step_s: seconds per step; 0 where not measured yet.
+        step_s: seconds per step; 0 if not measured yet.
         restart_s: seconds from reading the config to the end of the first step, mostly compiling.
-        decay_from: the first step of the decay, or None while undecided.
+        decay_from: first step of the decay, or None while undecided.
         steps: number of all steps, or None while undecided.
     """
 
@@ -61,7 +61,7 @@ class Schedule:
         return self.steps is not None
 
     def asked(self) -> dict[str, float]:
-        """What a command requests: a run resumes its schedule only where this is unchanged."""
+        """The values that a command requests; a run resumes its schedule only if these are unchanged."""
         return {
             "minutes": self.minutes,
             "learning_rate": self.learning_rate,
@@ -73,12 +73,12 @@ class Schedule:
         return replace(self, decay_from=decay_from, steps=decay_from + decay_steps)
 
     def words(self) -> list[str]:
-        """The schedule as MaxText's keys: the constant rate while undecided, then the whole."""
+        """The schedule as MaxText's keys: only the constant rate while undecided, then the whole schedule."""
         if self.steps is None or self.decay_from is None:
             return _words(UNENDING, self.learning_rate, self.warmup_steps, 0)
         rate, warmup = self.learning_rate, self.warmup_steps
         if self.decay_from <= warmup:
-            # The budget ended in the warm-up: what the rate had risen to is the peak, held for one step.
+            # The budget ended in the warm-up: the rate reached so far is the peak, held for one step.
             warmup = self.decay_from - 1
             rate *= warmup / self.warmup_steps
         return _words(self.steps, rate, warmup, self.steps - self.decay_from)
@@ -95,7 +95,7 @@ def _words(steps: int, rate: float, warmup: int, decay: int) -> list[str]:
 
 
 def share(part: int, steps: int) -> float:
-    """The fraction of which MaxText, which truncates the product, makes exactly `part` steps."""
+    """The fraction from which MaxText, which truncates the product, computes exactly `part` steps."""
     fraction = part / steps
     while int(steps * fraction) < part:
         fraction = math.nextafter(fraction, 1.0)
@@ -103,7 +103,7 @@ def share(part: int, steps: int) -> float:
 
 
 def read(run: Path) -> Schedule | None:
-    """The schedule of a run, or None where it has none."""
+    """The schedule of a run, or None if it has none."""
     path = run / FILE
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
@@ -132,20 +132,20 @@ def remove(run: Path) -> None:
     (run / FILE).unlink(missing_ok=True)
 
 
-# Least number of steps, however short the time.
+# Smallest number of steps, for any time budget.
 LEAST_STEPS = 10
-_RECORD_EVERY_S = 5.0  # a write takes a few milliseconds
-_ENOUGH = 50  # steps of a resumed attempt before its own step time is used
+_RECORD_EVERY_S = 5.0  # interval between writes, each of which takes a few milliseconds
+_ENOUGH = 50  # number of steps of a resumed attempt before its own step time is used
 _ASK_EVERY = 10  # steps between agreements of several processes, each of which stalls the devices
-_TEXT = 4096  # bytes that a schedule takes among processes
+_TEXT = 4096  # size in bytes of a schedule that is sent to other processes
 _SAVED = "/jax/compilation_cache/compile_time_saved_sec"
 
 
 def asked(config: Any, overrides: dict[str, str], minutes: float) -> Schedule:
-    """The schedule of a config and a number of minutes.
+    """Make the schedule for a config and a number of minutes.
 
     Raises:
-        UsageError: a schedule within a time budget cannot be made of them.
+        UsageError: they do not allow a schedule with a time budget.
     """
     if not minutes > 0:
         raise UsageError(f"--minutes {minutes:g}: it must be above 0")
@@ -170,20 +170,20 @@ def asked(config: Any, overrides: dict[str, str], minutes: float) -> Schedule:
     return Schedule(
         minutes=float(minutes),
         learning_rate=float(config.learning_rate),
-        # By the config's own number of steps: what a warm-up is for does not grow with the budget.
+        # From the config's own number of steps: the necessary warm-up does not grow with the budget.
         warmup_steps=int(config.learning_rate_schedule_steps * config.warmup_steps_fraction),
         decay_fraction=float(config.wsd_decay_steps_fraction),
     )
 
 
 class Budget:
-    """The clock of one attempt, and the schedule as far as it is decided.
+    """The time budget of one attempt, and the schedule as far as it is decided.
 
     Args:
-        run: the folder; the first process writes schedule.json there.
-        recorded: the schedule so far.
-        started: when this attempt began, by `clock`.
-        clock: seconds, for tests.
+        run: folder of the run; the first process writes schedule.json there.
+        recorded: schedule so far.
+        started: start of this attempt, by `clock`.
+        clock: function that returns the time in seconds; tests replace it.
     """
 
     def __init__(
@@ -204,11 +204,11 @@ class Budget:
 
     @property
     def ends_at(self) -> float:
-        """End of the time budget, by the clock."""
+        """End of the time budget, in seconds by the clock."""
         return self._started + 60 * self.schedule.minutes - self._before
 
     def begin(self, since: float) -> None:
-        """The training loop is about to be entered, for which preparations began at `since`."""
+        """Called before the training loop, for which preparations began at `since`."""
         self._began, self._steps_at = since, []
         self._saved = 0.0
         jax.monitoring.register_event_duration_secs_listener(self._listen)
@@ -219,7 +219,7 @@ class Budget:
             self._saved = max(self._saved, duration_secs)
 
     def step_made(self) -> None:
-        """Note the time after a step; write it every few seconds."""
+        """Record the time of a step; write the schedule every few seconds."""
         now = self._clock()
         if not self._steps_at:
             jax.monitoring.unregister_event_duration_listener(self._listen)
@@ -228,7 +228,7 @@ class Budget:
             self.record()
 
     def record(self) -> None:
-        """Write what is measured, unless the schedule is decided: then it does not change any more."""
+        """Write the measured times, unless the schedule is decided: then it no longer changes."""
         if self.decided:
             return
         self.schedule = replace(
@@ -261,7 +261,7 @@ class Budget:
         return due
 
     def decide(self, made: int) -> None:
-        """Fix the number of steps, and record it."""
+        """Decide the number of steps, and write the schedule."""
         self.record()
         decided = self.schedule.decide(made, max(self._steps_left(), LEAST_STEPS))
         self.schedule = self._agreed(decided)
@@ -274,7 +274,8 @@ class Budget:
     def _step_s(self) -> float:
         """Seconds per step over the later half of this attempt, evaluations and checkpoints included.
 
-        An earlier attempt's where this one is too short for an average: one slow step would start the decay.
+        If this attempt is too short for an average, the value of an earlier one is used: a single slow step
+        would start the decay.
         """
         last = len(self._steps_at) - 1
         if last < (_ENOUGH if self._earlier_step_s else 2):
@@ -283,12 +284,12 @@ class Budget:
         return (self._steps_at[last] - self._steps_at[middle]) / (last - middle)
 
     def _restart_s(self) -> float:
-        """Time of this launch plus what JAX's cache saved it: the step of the decay is another program."""
+        """Time of this launch plus that saved by JAX's cache, because the decay's step is another program."""
         here = self._steps_at[0] - self._began + self._saved if self._steps_at else 0.0
         return max(here, self.schedule.restart_s)
 
     def _end_s(self) -> float:
-        """Time of the last checkpoint and the export: about twice that of the checkpoint before the decay."""
+        """Time of last checkpoint and export: about twice that of the checkpoint before the decay."""
         return 2 * (self._clock() - self._stopped_at) if self._stopped_at else 0.0
 
     def _steps_left(self) -> int:
@@ -296,7 +297,7 @@ class Budget:
         return max(int(left / self._step_s()), 0)
 
     def _agreed(self, mine: Schedule) -> Schedule:
-        """The first process's, for all: they must compile the same program."""
+        """The schedule of the first process, for all processes, which must compile the same program."""
         if not self._several:
             return mine
         text = np.zeros(_TEXT, np.uint8)

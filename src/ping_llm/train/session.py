@@ -1,4 +1,4 @@
-"""One training: its data as MaxText's global arrays, its records, checkpoints and end."""
+"""A training session: its data as MaxText's global arrays, its records, checkpoints and end."""
 
 import math
 import sys
@@ -24,7 +24,7 @@ from ping_llm.train.token_loss import TAUGHT
 
 
 class Source(Protocol):
-    """Source of a feed: `contexts.batches.Batches`."""
+    """Interface of the source of a feed, such as `contexts.batches.Batches`."""
 
     bad_rows: set[int]
     stages: Stages
@@ -38,16 +38,16 @@ class Source(Protocol):
 
 
 class Feed:
-    """Hands each local batch to the devices as its share of one global array.
+    """Passes each local batch to the devices as its share of a global array.
 
-    MaxText turns any exception of its data iterator into a quiet stop with exit code 0. So the exception
+    MaxText turns any exception of its data iterator into a silent stop with exit code 0. So the exception
     is kept in `error`, and the caller of the training raises it.
 
     Attributes:
-        taken: batches handed out since the start of the training, resumed ones included.
-        waited: seconds spent here, the whole time that steps wait for data.
-        handing: seconds of it spent on handing batches to the devices.
-        error: what ended the feed, if anything did; StopIteration means that the data ran out.
+        taken: number of batches since the start of the training, including those before a resume.
+        waited: seconds spent here, the total time that steps wait for data.
+        handing: part of these seconds spent on copying batches to the devices.
+        error: exception that ended the feed, or None; StopIteration means that the data ran out.
     """
 
     def __init__(self, source: Source, sharding: Any, finite: bool = False, teach: Teach | None = None):
@@ -87,12 +87,12 @@ class Feed:
 
     @property
     def stages(self) -> Stages:
-        """What the loader did so far."""
+        """Time that the loader has spent so far, by stage."""
         return self._source.stages
 
     @property
     def bad_rows(self) -> set[int]:
-        """Rows that were skipped so far."""
+        """Numbers of the rows that were skipped so far."""
         return self._source.bad_rows
 
     def state(self) -> dict[str, Any]:
@@ -115,14 +115,14 @@ _LAUNCH_MARKS = 4  # model, data, compile, first_step
 
 
 class Session:
-    """What the seam asks during a training (see maxtext_seam.Session).
+    """Callbacks of the seam during a training (see maxtext_seam.Session).
 
     Attributes:
-        next_step: the first step that is not in a checkpoint.
-        step: the last step that was recorded.
-        loss: its loss.
+        next_step: first step that is not in a checkpoint.
+        step: last step that was recorded.
+        loss: loss of that step.
         stopped: whether a signal ended the training.
-        decay_due: whether its time budget ended it, so that the rate's decay can begin.
+        decay_due: whether the time budget ended it, so that the decay of the learning rate can begin.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Session:
             return StoredBatches(rows, drawn, threads=options["threads"], **stream)
         if options["workers"] == tuning.MEASURE:
             options |= self._tuned(rows, stream, options)
-        looked_into = self._first and not evaluation  # Grain's summary of one process's training data
+        looked_into = self._first and not evaluation  # Grain's summary is of one process's training data
         try:
             return Batches(
                 rows,
@@ -221,7 +221,7 @@ class Session:
             raise PingError(f"cannot read {rows}: {error}") from error
 
     def _tuned(self, rows: Path, stream: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-        """Threads and buffers by measurement, once; the batches are the same with any."""
+        """Choose threads and buffers by measurement, once; they do not change the batches."""
         from ping_llm.contexts.batches import Batches, open_rows
 
         if self._choice is None:
@@ -246,11 +246,11 @@ class Session:
             self._records = Records(self._run / "metrics.jsonl", step)
             self._peak = hardware.peak_flops(str(self._config.dtype))
             self._recorded_at, self._waited = time.time(), 0.0
-            if self._feed is not None and jax.process_count() == 1:  # elsewhere no process has all weights
+            if self._feed is not None and jax.process_count() == 1:  # else no process has all weights
                 self._samples = Samples.of(self._run, self._config, step, self._held_out)
 
     def _held_out(self, sequences: int) -> Source:
-        """Batches of the evaluation data, or else of the training's."""
+        """Batches of the evaluation data, or of the training data if there are none."""
         rows, evaluation = Path(self._config.network_train_files), self._eval_feed is not None
         return self._open(
             Path(self._config.network_eval_files) if evaluation else rows, sequences, 1, evaluation
@@ -285,7 +285,7 @@ class Session:
             more = {"perf/per_device_real_tokens_per_sec": tokens / seconds / jax.device_count()}
             if self._peak and "perf/per_device_tflops" in scalars:
                 reached = scalars["perf/per_device_tflops"] * 1e12 / seconds
-                # A step that is faster than the peak shows that a busy machine hid it when it was measured.
+                # A step above the peak shows that the machine was busy when the peak was measured.
                 self._peak = max(self._peak, reached)
                 more["perf/mfu"] = reached / self._peak
             record |= {
@@ -308,10 +308,10 @@ class Session:
         return more
 
     def _look(self, step: int) -> dict[str, Any]:
-        """A view of the pipeline, printed and for the record, every minute and whenever SIGUSR1 asks."""
+        """Print a view of the pipeline and return it for the record, every minute and on SIGUSR1."""
         if self._feed is None:
             return {}
-        if self._pipeline is None:  # from here on: the first step is mostly compiling
+        if self._pipeline is None:  # begin after the first step, which is mostly compiling
             self._pipeline = pipeline.Pipeline(self._feed, self._lanes, step)
             return {}
         if not self._stops.look() and not self._pipeline.due():

@@ -1,7 +1,7 @@
 """Settings of a training: a config file, overrides, and the `network_*` keys added to MaxText's.
 
-A config is a MaxText yml (`base_config: base.yml` brings in MaxText's defaults) with our keys in it. Every
-option of `ContextOptions` is a key with `network_` in front, so that each default is defined once.
+A config is a MaxText yml (`base_config: base.yml` includes MaxText's defaults) with added keys. Each option
+of `ContextOptions` is a key with the prefix `network_`, so that each default is defined once.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from ping_llm.files import cache_folder, say_no_cache
 
 PREFIX = "network_"
 PRETOKENIZED = "pretokenized"
-_DEFAULT_PER_DEVICE = 12.0  # of per_device_batch_size in MaxText's base.yml
+_DEFAULT_PER_DEVICE = 12.0  # default of per_device_batch_size in MaxText's base.yml
 
 
 class DatasetType(enum.StrEnum):
@@ -39,28 +39,28 @@ class NetworkKeys:
     network_train_files: str = ""
     network_eval_files: str = ""
     # Sequences per step over all devices. Unlike per_device_batch_size it does not depend on the number of
-    # hosts, so a run can resume with another number of processes. 0: per_device_batch_size decides.
+    # hosts, so a run can resume with another number of processes. 0: per_device_batch_size is used.
     network_batch_size: int = 0
-    network_epochs: int = 0  # 0: endless; otherwise running out before `steps` is an error
+    network_epochs: int = 0  # 0: endless; otherwise it is an error if the data end before `steps`
     network_on_bad_row: Literal["stop", "skip"] = "stop"
-    # Loader threads of the training process, where grain_worker_count is 0. One makes 24 million tokens
-    # per second.
+    # Number of loader threads of the training process, if grain_worker_count is 0. One makes 24 million
+    # tokens per second.
     network_threads: int = 1
     network_rtt_loss_weight: float = (
         1.0  # weight of the tokens of a result in the gradient; see train/token_loss.py
     )
-    network_samples: int = 6  # questions answered now and then while training; see train/samples.py
+    network_samples: int = 6  # number of questions answered during training; see train/samples.py
     network_rtt_smoothing: float = (
         0.0  # label smoothing of the second byte of an RTT: standard deviation in steps
     )
     network_teacher: str = ""  # run whose distributions of RTT bytes are learned; see train/teacher.py
-    network_teacher_weight: float = 1.0  # their share in the target; the rest is the true byte's
+    network_teacher_weight: float = 1.0  # share of the teacher in the target; the rest is the true byte
     grain_debug_mode: bool = False
     grain_visualization_dir: str = ""
 
 
 def fields() -> dict[str, tuple[Any, Any]]:
-    """Every key that we add to MaxText's config class: its name, type and default."""
+    """All keys added to MaxText's config class: name, type and default."""
     keys = _typed(NetworkKeys)
     keys |= {PREFIX + name: value for name, value in _typed(ContextOptions).items()}
     return keys
@@ -78,7 +78,7 @@ def _default(field: dataclasses.Field) -> Any:
 
 
 def context_options(config: Any) -> ContextOptions:
-    """The sampling options of a config, as the context loader takes them."""
+    """The sampling options of a config, as ContextOptions."""
     names = [field.name for field in dataclasses.fields(ContextOptions)]
     return ContextOptions(**{name: getattr(config, PREFIX + name) for name in names})
 
@@ -107,7 +107,7 @@ def loader_options(config: Any, evaluation: bool = False) -> dict[str, Any]:
 
 
 def per_device_batch_size(keys: Mapping[str, Any], devices: int) -> dict[str, str]:
-    """network_batch_size as MaxText's per_device_batch_size on the devices that there are."""
+    """Convert network_batch_size to MaxText's per_device_batch_size for the given number of devices."""
     total = int(keys.get("network_batch_size") or 0)
     if not total:
         return {}
@@ -131,7 +131,7 @@ def packaged() -> list[str]:
 
 
 def find(config: str) -> Path:
-    """The file behind CONFIG: a path to a yml, or the name of a packaged one."""
+    """Find the file of a config, given as a path to a yml or as the name of a packaged one."""
     if config.endswith((".yml", ".yaml")) or os.sep in config:
         path = Path(config)
         if not path.is_file():
@@ -146,7 +146,7 @@ def find(config: str) -> Path:
 
 
 def split_overrides(overrides: Iterable[str]) -> dict[str, str]:
-    """`key=value` words, as MaxText takes them; a later one wins."""
+    """Split `key=value` words, as in MaxText; of words with the same key, the last one counts."""
     keys = {}
     for word in overrides:
         key, equals, value = word.partition("=")
@@ -157,7 +157,7 @@ def split_overrides(overrides: Iterable[str]) -> dict[str, str]:
 
 
 def known_keys(config_class: type[pydantic.BaseModel]) -> list[str]:
-    """Every key of the class and of the classes nested in it; base_config names the parent file."""
+    """All keys of the class and of the classes nested in it; base_config names the parent file."""
     keys = ["base_config"]
     for name, field in config_class.model_fields.items():
         keys.append(name)
@@ -181,7 +181,7 @@ def _suggestion(word: str, known: list[str]) -> str:
 
 
 def compilation_cache() -> Path | None:
-    """Where JAX keeps compiled programs between launches: it saves a second launch most of its compiling."""
+    """Folder of JAX's cache of compiled programs, which saves most of the compiling of a second launch."""
     folder = cache_folder("jax")
     if folder is None:
         say_no_cache()

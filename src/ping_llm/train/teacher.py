@@ -1,4 +1,4 @@
-"""Distillation: a trained run, the teacher, whose distributions of RTT bytes a smaller network learns.
+"""Distillation: a smaller network learns the distributions of RTT bytes of a trained run, the teacher.
 
 The teacher reads the same packed batches. At the bytes of an RTT, its probabilities replace the true byte as
 the target of the student's cross entropy (`token_loss`); all other tokens keep the true one. After Hinton,
@@ -16,7 +16,7 @@ from ping_llm.model.config import ModelConfig
 from ping_llm.model.packaged import base_folder
 from ping_llm.train import settings
 
-#: A student has at most this share of its teacher's parameters.
+#: Largest number of parameters of a student, as a share of its teacher's.
 LARGEST_SHARE = 0.25
 
 #: Arrays of a batch by name → probabilities of the teacher, [batch, length, vocabulary].
@@ -25,11 +25,11 @@ Teach = Callable[[dict[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen network.
+    """A network whose weights do not change.
 
     Attributes:
-      exported: its weights and tokens.
-      fingerprint: names the weights.
+      exported: weights and token schema of the network.
+      fingerprint: checksum of the weights.
     """
 
     exported: export.Exported
@@ -37,7 +37,7 @@ class Teacher:
 
     @classmethod
     def read(cls, source: Path, processes: int = 1) -> "Teacher":
-        """The network of a run, of a checkpoint or of an export."""
+        """Read the network of a run, of a checkpoint or of an export."""
         source = base_folder(source) or source
         if processes > 1 and not any(export.is_export(each) for each in (source, source / "export")):
             # Orbax would wait for all processes.
@@ -49,7 +49,7 @@ class Teacher:
         return cls(exported, weights.checksum(exported.config, exported.tensors))
 
     def facts(self) -> dict[str, Any]:
-        """For run.json."""
+        """Path, fingerprint and number of parameters, for run.json."""
         return {
             "path": str(self.exported.origin.resolve()),
             "fingerprint": self.fingerprint,
@@ -57,10 +57,10 @@ class Teacher:
         }
 
     def check(self, config: Any) -> None:
-        """Refuse a student that is too large, or tokens that the teacher does not know.
+        """Refuse a student that is too large, or tokens that the teacher was not trained on.
 
         Raises:
-          UsageError: and what to change.
+          UsageError: the config does not fit; the message says what to change.
         """
         teacher, origin = self.exported.config, self.exported.origin
         student = _sizes(config).parameters
@@ -89,7 +89,7 @@ class Teacher:
             )
 
     def on(self, sharding: Any) -> Teach:
-        """The teacher on the devices of a batch's sharding: each device reads its share of the batch."""
+        """Put the teacher on the devices of a batch's sharding; each device reads its share of the batch."""
         import jax
         import numpy as np
 

@@ -1,17 +1,17 @@
-"""The loss of tokens: its bits by field, weights of fields, label smoothing and a teacher's RTTs.
+"""The loss of tokens: bits by field, weights of results, label smoothing and distillation of RTTs.
 
 By field: fields are in random order, so a role token carries two choices: which field comes next, and, within
 the field, its kind (IPv4 or IPv6, RTT or FAILED, which form of time). By the chain rule, the first counts
 as `order` and the second, with all bytes that follow, as the field. EXTRA begins two fields: the byte after
-it, which says which, counts as `order` too. The parts sum to the whole loss.
+it, which determines the field, counts as `order` too. The parts sum to the whole loss.
 
 Weights: an IPv4 measurement has about 14 tokens, of which three are the result. `network_rtt_loss_weight`
 increases the weight of those. Label smoothing: `network_rtt_smoothing` replaces the target of the second byte
 of an RTT by a Gaussian over its neighbours, in steps of the encoding, because cross entropy ignores the order
 of bytes: an error of 0.1 ms would cost as much as one of 4 ms. After Imani and White, "Improving regression
 performance with distributional losses", ICML 2018. Distillation: at the bytes of an RTT, the probabilities
-of a teacher take the place of the target (`teacher.py`). All three change the gradient only. The recorded
-loss is that of the true tokens, so that runs can be compared.
+of a teacher replace the target (`teacher.py`). All three change only the gradient. The recorded loss is that
+of the true tokens, so that runs can be compared.
 """
 
 from typing import Any
@@ -39,8 +39,8 @@ ROLES = vocab.BYTE0
 
 
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """Field of each role token, and which role tokens are alternatives of each other."""
-    field = np.full(ROLES, NAMES.index("order"), np.int32)  # MEASUREMENT, and what is never a target
+    """Field of each role token, and a mask of the role tokens that are alternatives of each other."""
+    field = np.full(ROLES, NAMES.index("order"), np.int32)  # MEASUREMENT, and roles that are never targets
     alternatives = np.eye(ROLES, dtype=bool)
     for name, stated in _FIELDS.items():
         members = vocab.ROLES[stated]
@@ -62,7 +62,7 @@ def sums(logits: jax.Array, nats: jax.Array, targets: jax.Array, counted: jax.Ar
         logits: [batch, length, vocabulary], of which only the role tokens' are used.
         nats: [batch, length], the cross entropy of each target.
         targets: [batch, length] token ids.
-        counted: [batch, length], which targets count.
+        counted: [batch, length], mask of the targets that count.
     """
     starts = vocab.starts_field(targets)
     role = jnp.where(starts, targets, 0)
@@ -136,7 +136,7 @@ def objective(
         weight: weight of the tokens of a result, where all others have 1; scaled to a mean of 1 per batch.
         smoothing: standard deviation in steps of the second byte; 0 for none.
         taught: [batch, length, vocabulary], a teacher's probabilities, learned at the bytes of RTTs.
-        taught_share: share of them in the target there.
+        taught_share: share of these probabilities in the target at those bytes.
     """
     of_result, rtt_byte = _places(targets)
     smoothed = nats
@@ -155,7 +155,7 @@ def objective(
 
 
 def _places(targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Which targets belong to a result, and which byte of an RTT they are: 1, 2 …, or 0 for none."""
+    """Mask of the targets that belong to a result, and their byte number in an RTT: 1, 2 …, or 0 for none."""
     last_start = _last_start(vocab.starts_field(targets))
     role = jnp.take_along_axis(targets, last_start, axis=1)
     of_rtt = role == vocab.RTT
@@ -164,7 +164,7 @@ def _places(targets: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _last_start(starts: jax.Array) -> jax.Array:
-    """[batch, length]: position of the role that each token belongs to."""
+    """[batch, length]: position of the role to which each token belongs."""
     return jax.lax.cummax(jnp.where(starts, jnp.arange(starts.shape[1]), 0), axis=1)
 
 

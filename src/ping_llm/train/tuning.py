@@ -1,6 +1,7 @@
-"""How many threads make batches, measured on the data at hand (`grain_worker_count=-1`).
+"""Choice of the number of loader threads by measurement on the data (`grain_worker_count=-1`).
 
-Threads, not processes: they share the rows in memory, and one makes 20 to 30 million tokens per second.
+Threads are used instead of processes, because they share the rows in memory, and one thread makes 20 to 30
+million tokens per second.
 """
 
 import os
@@ -13,22 +14,23 @@ import numpy as np
 
 from ping_llm.contexts.batches import Batches
 
-#: In place of a number of workers: choose by measuring.
+#: Value of grain_worker_count that means to choose by measurement.
 MEASURE = -1
 
-#: Seconds per number of threads. All together takes a few seconds.
+#: Seconds of measurement per number of threads. The whole measurement takes a few seconds.
 _SECONDS = 1.0
 
-#: The fewest threads that reach this share of the best speed: more would take cores from the steps.
+#: The smallest number of threads that reaches this share of the best speed is chosen: more would take cores
+#: from the steps.
 _ENOUGH = 0.9
 
-#: Units more than threads, at most: one takes some megabytes.
+#: Largest number of units ahead beyond the number of threads; a unit takes some megabytes.
 _MOST_AHEAD = 4
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The choice: threads, and units that are made ahead of the steps; and tokens per second by threads."""
+    """The chosen numbers of threads and of units made ahead, and measured tokens per second by threads."""
 
     threads: int
     units_ahead: int
@@ -44,10 +46,10 @@ class Tuned:
 
 
 def tune(make: Callable[[int], Batches], seconds: float = _SECONDS) -> Tuned:
-    """Measure numbers of threads up to that of the cores.
+    """Measure the speed with 1, 2, 4, … threads, up to the number of cores, and choose.
 
     Args:
-        make: the batches with so many threads.
+        make: makes the batches with a given number of threads.
     """
     cores = len(os.sched_getaffinity(0))
     numbers = [1 << power for power in range(cores.bit_length()) if 1 << power <= cores]
@@ -57,12 +59,12 @@ def tune(make: Callable[[int], Batches], seconds: float = _SECONDS) -> Tuned:
         measured[threads], slow[threads] = _speed(make(threads), seconds)
     best = max(measured.values())
     chosen = next(threads for threads in numbers if measured[threads] >= _ENOUGH * best)
-    # While a slow unit is made, the others must last.
+    # While a slow unit is made, the units ahead must last.
     return Tuned(chosen, chosen + min(ceil(slow[chosen]), _MOST_AHEAD), measured)
 
 
 def _speed(batches: Batches, seconds: float) -> tuple[float, float]:
-    """Tokens per second, and how many times the mean a slow unit takes (one of twenty)."""
+    """Tokens per second, and time of a slow unit (one in twenty) as a multiple of the mean."""
     took: list[float] = []
     tokens = 0
     with batches:

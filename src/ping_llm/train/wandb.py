@@ -1,4 +1,4 @@
-"""Weights & Biases: what a run is called there, and whether it can be reached at all."""
+"""Weights & Biases: names of runs, and a check that records can be sent."""
 
 import hashlib
 import netrc
@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 from ping_llm.errors import UsageError
 from ping_llm.extras import need
 
-#: A project of ours instead of MaxText's, unless the config names another.
+#: Name of the project in place of MaxText's, unless the config names another.
 PROJECT, THEIR_PROJECT = "ping-llm", "maxtext"
 
 _OFFLINE = ("offline", "disabled", "dryrun")
 
 
 def check(config: Any) -> None:
-    """Refuse what would otherwise end in a traceback of wandb after the launch.
+    """Check in advance for problems that would otherwise end in a traceback of wandb after the launch.
 
     Raises:
         PingError: the package is missing, or there is no key.
@@ -34,7 +34,7 @@ def check(config: Any) -> None:
 
 
 def _logged_in() -> bool:
-    """Whether `wandb login` has left a key for the server."""
+    """Whether `wandb login` has stored a key for the server."""
     server = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
     try:
         return netrc.netrc(os.environ.get("NETRC")).authenticators(server) is not None
@@ -43,7 +43,7 @@ def _logged_in() -> bool:
 
 
 def name_run(run: Path) -> None:
-    """W&B resumes a run of the same id, and writes into the run's folder."""
+    """Set a fixed id, so that W&B resumes the same run, and the run's folder for its files."""
     os.environ.setdefault("WANDB_DIR", str(run))
     os.environ.setdefault("WANDB_RUN_ID", hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:12])
     os.environ.setdefault("WANDB_SILENT", "true")

@@ -1,21 +1,21 @@
-"""The model in the package, and others of its kind: what they are called, and where they are."""
+"""Names and folders of the packaged model and of other models with a recipe."""
 
 from importlib import resources
 from pathlib import Path
 
-#: Its folder below this one, and its name wherever a run can be named.
+#: Name of the packaged model wherever a run can be named, and its folder below this one.
 NAME = "base"
 
-#: What makes an export a model that answers about any data: how its network and simple methods are mixed.
+#: File with the mixture of network and simple methods. An export that has it answers about any data.
 RECIPE = "recipe.json"
 
-#: Beside the recipe: the errors that simple methods make about other data.
+#: File next to the recipe with the errors that simple methods make on other data.
 ERRORS = "errors.safetensors"
 
-#: The weights of the method `relations`.
+#: File with the weights of the method `relations`.
 RELATIONS = "relations.safetensors"
 
-#: What a run or an export has.
+#: Files and folders by which a run or an export is recognised.
 _RUN = "run.json"
 _OF_A_MODEL = (_RUN, "checkpoints", "export", "config.json")
 
@@ -25,9 +25,9 @@ def packaged() -> Path:
 
 
 def base_folder(source: str | Path) -> Path | None:
-    """The folder of a model of this kind, if that is what a run's name means.
+    """The folder of a model with a recipe, if `source` names one.
 
-    `base` is the packaged one, unless a folder of that name holds a run or an export.
+    `base` is the packaged model, unless a folder of that name holds a run or an export.
     """
     path = Path(source)
     if str(source) == NAME and not any((path / part).exists() for part in _OF_A_MODEL):
@@ -36,6 +36,6 @@ def base_folder(source: str | Path) -> Path | None:
 
 
 def answers_from_nothing(source: str | Path) -> bool:
-    """Whether a run's name means a model of this kind that brings no data of its own, as a tuned one does."""
+    """Whether `source` names a model with a recipe but without its own data, which a tuned model has."""
     folder = base_folder(source)
     return folder is not None and not (folder / _RUN).is_file()

@@ -1,9 +1,9 @@
-"""The seam to MaxText 0.2.5: the only place that imports it, with every internal that we rely on.
+"""The interface to MaxText 0.2.5: the only module that imports it, with all of its internals that are used.
 
-No file of MaxText is changed. For the time of one training, some of its functions are replaced by ours,
-each of which calls the original: the maker of data iterators, the saver of checkpoints, the metric logger,
-the loss, and the two steps that carry it out. tests/train/test_seam.py names each internal, so that an
-upgrade fails there and says what moved.
+No file of MaxText is changed. During a training, some of its functions are replaced by functions that call
+the original: for data iterators, saving of checkpoints, the metric logger, the loss, and the two steps that
+return it. tests/train/test_seam.py names each internal, so that after an incompatible upgrade it fails and
+shows what has changed.
 """
 
 from ping_llm.train.maxtext_seam.baseline import bare_decoder, bare_forward, run_untouched

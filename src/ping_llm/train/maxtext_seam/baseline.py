@@ -1,7 +1,7 @@
-"""MaxText alone, for comparison: its training loop, its forward pass and its decode engine.
+"""Unmodified MaxText, for comparison: its training loop, its forward pass and its decode engine.
 
-The engine is made for JetStream, a server. Without it MaxText puts stand-ins in its place, which are enough
-for prefill, insert and generate; only its tokens must be made known to JAX.
+The engine is made for JetStream, a server. Without JetStream, MaxText uses stubs, which are sufficient for
+prefill, insert and generate; only the class of its tokens must be registered with JAX.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def _config(keys: dict[str, Any]) -> Any:
 
 
 def run_untouched(config: Any, on_step: Callable[[], None]) -> None:
-    """MaxText's own training with nothing added but a timer."""
+    """Run MaxText's own training, with only a callback per step added, for timing."""
     original = metric_logger.MetricLogger
 
     class Watched(original):  # type: ignore[misc,valid-type]
@@ -61,7 +61,7 @@ def run_untouched(config: Any, on_step: Callable[[], None]) -> None:
 
 
 def bare_forward(**keys: Any) -> Callable[[np.ndarray, np.ndarray], Any]:
-    """MaxText's own llama2 forward on random weights, (inputs, positions) → logits, to measure against."""
+    """Return MaxText's llama2 forward pass, (inputs, positions) → logits, with random weights, to compare."""
     config = _config(keys)
     graph, state = nnx.split(model_creation_utils.get_nnx_create_model_fn(config)())
 
@@ -78,22 +78,22 @@ def bare_forward(**keys: Any) -> Callable[[np.ndarray, np.ndarray], Any]:
 
 
 def bare_decoder(prompt_length: int, slots: int, **keys: Any) -> Decoder:
-    """(prompt, the next token of each slot) → logits [slots, vocabulary] after that token.
+    """Return a function (prompt, next token of each slot) → logits [slots, vocabulary] after that token.
 
-    The prompt is read once (prefill), its cache is put into every slot (insert), and all slots take one step
-    (generate): the shortest way that the engine has from a context to many continuations of it.
+    The prompt is read once (prefill), its cache is copied to every slot (insert), and all slots take one step
+    (generate). This is the engine's shortest way from a context to many continuations of it.
 
     Args:
-      prompt_length: longest prompt; shorter ones are padded to it.
+      prompt_length: length of the longest prompt, in tokens; shorter ones are padded to it.
       slots: number of continuations.
-      **keys: sizes, as MaxText names them.
+      **keys: sizes by MaxText's keys.
     """
     lengths = {
         "max_prefill_predict_length": prompt_length,
         "max_target_length": prompt_length + 1,
         "per_device_batch_size": slots,
     }
-    with contextlib.redirect_stdout(io.StringIO()):  # it says which of Google's services are not there
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints which of Google's services are missing
         from maxtext.inference.maxengine import maxengine
 
         _known_to_jax(maxengine.engine_api.ResultTokens)
@@ -115,8 +115,8 @@ def bare_decoder(prompt_length: int, slots: int, **keys: Any) -> Decoder:
 
 
 def _known_to_jax(tokens: Any) -> None:
-    """What a compiled function returns must be a pytree; the stand-in for JetStream's class is none."""
-    with contextlib.suppress(ValueError):  # it is the real one, or was made known before
+    """Register the class of tokens as a pytree, which compiled functions must return; the stub is none."""
+    with contextlib.suppress(ValueError):  # it is JetStream's class, or is already registered
         jax.tree_util.register_pytree_node(
             tokens, lambda made: ((made.data,), None), lambda _, data: tokens(data=data[0])
         )

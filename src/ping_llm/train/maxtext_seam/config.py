@@ -1,4 +1,4 @@
-"""MaxText's config with our keys, read, checked and complete."""
+"""Reading and checking of MaxText's config with the added keys."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ from ping_llm.train import settings, wandb
 
 DATASET_TYPE = settings.DatasetType.NETWORK
 
-# MaxText's config class with our keys. Its own dataset types stay what they are.
+# MaxText's config class with the added keys. Its own dataset types are unchanged.
 NetworkConfig: type[pydantic.BaseModel] = pydantic.create_model(  # type: ignore[call-overload]
     "NetworkConfig",
     __base__=types.MaxTextConfig,
@@ -29,9 +29,9 @@ NetworkConfig: type[pydantic.BaseModel] = pydantic.create_model(  # type: ignore
 
 
 def read_config(path: Path, overrides: Iterable[str], run: Path) -> Any:
-    """MaxText's config object for a yml and `key=value` overrides, checked and complete.
+    """Return MaxText's config object for a yml and `key=value` overrides, checked and with all defaults.
 
-    Initialises JAX's devices, so jax.distributed comes before.
+    This initialises JAX's devices, so jax.distributed must be initialised before.
     """
     given = settings.split_overrides(overrides)
     try:
@@ -52,12 +52,12 @@ def read_config(path: Path, overrides: Iterable[str], run: Path) -> Any:
     if (merged | given).get("wandb_project_name", wandb.THEIR_PROJECT) == wandb.THEIR_PROJECT:
         fixed["wandb_project_name"] = wandb.PROJECT
     fixed |= settings.per_device_batch_size(merged | given, jax.device_count())
-    # JAX keeps programs that took a second to compile. MaxText's setup has many that take less; keeping them
-    # too made the compiling of a second launch three times shorter (42 s to 14 s on two crowded cores).
+    # By default JAX caches programs that took a second to compile. MaxText's setup has many that take less;
+    # caching them too made compiling at a second launch three times shorter (42 s to 14 s on two busy cores).
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
     words = [f"{key}={value}" for key, value in (given | fixed).items()]
     try:
-        # The public initialize() ends the process on a bad config; this is the same without that.
+        # The public initialize() ends the process on an invalid config; this is the same without that.
         return pyconfig.HyperParameters(
             pyconfig._initialize_pydantic(["", str(path), *words], config_class=NetworkConfig)
         )
@@ -70,7 +70,7 @@ def read_config(path: Path, overrides: Iterable[str], run: Path) -> Any:
 
 
 def own_keys(path: Path, overrides: Iterable[str]) -> str:
-    """A yml that reproduces the training: every key that differs from MaxText's base.yml."""
+    """Return a yml that reproduces the training: all keys that differ from MaxText's base.yml."""
     ours = pyconfig._load_config(str(path))
     ours = omegaconf.OmegaConf.merge(ours, omegaconf.OmegaConf.from_cli(list(overrides)))
     theirs = pyconfig._load_config(str(Path(pyconfig.__file__).with_name("base.yml")))
@@ -84,7 +84,7 @@ def _hardware() -> str:
 
 
 def sizes(config: Any) -> dict[str, float]:
-    """Sizes of a model of this config, from abstract shapes: nothing is computed.
+    """Sizes of a model of this config, from abstract shapes, without computing arrays.
 
     Returns parameters, weight_bytes, optimizer_bytes (over all devices) and FLOPs per step on one device.
     """

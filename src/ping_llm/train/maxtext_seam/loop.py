@@ -1,4 +1,4 @@
-"""MaxText's training loop, with our data, records and checkpoints in it."""
+"""MaxText's training loop, with the data, records and checkpoints of this package."""
 
 import contextlib
 import functools
@@ -29,29 +29,29 @@ class Session(Protocol):
     """Callbacks of MaxText's loop."""
 
     def feeds(self, config: Any, for_train: Any, for_eval: Any) -> tuple[Feed, Feed | None]:
-        """The data of the training and of its evaluation, as arrays of the given shardings."""
+        """Return the data of the training and of its evaluation, as arrays of the given shardings."""
 
     def begin(self, step: int, parameters: int, writer: Any) -> None:
-        """The first step is about to be made."""
+        """Called before the first step."""
 
     def record(self, kind: str, step: int, scalars: dict[str, float]) -> dict[str, float]:
-        """A step's numbers are there; `kind` is train or eval. Returns further ones, for TensorBoard."""
+        """Record the numbers of a step; `kind` is train or eval. Returns further numbers for TensorBoard."""
 
     def sample(self, step: int, weights: Callable[[], dict[str, np.ndarray]]) -> None:
-        """A step was made; `weights` gives the parameters by their names in checkpoints."""
+        """Called after a step; `weights` returns the parameters by their names in checkpoints."""
 
     def must_stop(self, step: int) -> bool:
-        """Whether to save after this step and end."""
+        """Whether to save a checkpoint after this step and end."""
 
     def saving(self, step: int) -> None:
-        """A checkpoint is about to be written; everything before it must be on disk."""
+        """Called before a checkpoint is written; all earlier records must then be on disk."""
 
 
 def run(config: Any, session: Session) -> None:
-    """MaxText's whole training, with our data, records and checkpoints.
+    """Run MaxText's whole training, with the data, records and checkpoints of the session.
 
-    Returns when the training is over or was stopped; the session knows which. MaxText's own handling of
-    errors in the data is to return as well, so the caller looks at the feed's `error`.
+    Returns when the training has finished or was stopped; the session has the state. On errors in the data,
+    MaxText returns as well, so the caller must check the feed's `error`.
     """
     quiet()
     train_utils.validate_train_config(config)
@@ -65,7 +65,7 @@ def run(config: Any, session: Session) -> None:
 
 @contextlib.contextmanager
 def jax_as_maxtext_sets_it(config: Any) -> Iterator[None]:
-    """The switches that train.initialize() sets, which takes no config class; put back afterwards."""
+    """Set the options that train.initialize() sets, which takes no config class; restore them afterwards."""
     wanted = {
         "jax_default_prng_impl": "unsafe_rbg",
         "jax_use_shardy_partitioner": config.shardy,
@@ -84,7 +84,7 @@ def jax_as_maxtext_sets_it(config: Any) -> Iterator[None]:
 def quiet() -> None:
     if os.environ.get("PING_LLM_DEBUG"):
         return
-    # What fails also raises, and we say it in one sentence.
+    # Failures also raise errors, which are reported in one sentence.
     absl.logging.set_verbosity(absl.logging.FATAL)
     for name in ("maxtext", "pyconfig", "orbax"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -113,7 +113,7 @@ def _replaced(session: Session, saver: "_Saver") -> Iterator[None]:
 
 
 def _board(tensorboard_dir: str, run_name: str, enable_tensorboard: bool = True) -> Any:
-    """In the place of MaxText's initialize_summary_writer, whose writer can wait forever."""
+    """Replacement of MaxText's initialize_summary_writer, whose writer can wait forever."""
     if jax.process_index() != 0:
         return None
     return Board(f"{tensorboard_dir.rstrip('/')}/{run_name}") if enable_tensorboard else StubSummaryWriter()
@@ -136,7 +136,7 @@ _original_shaped_batch = maxtext_utils.get_shaped_batch
 
 
 def _shaped_batch(config: Any, batch_sharding: Any = None, is_eval: bool = False) -> dict[str, Any]:
-    """With a teacher's probabilities: MaxText compiles the step before the first batch."""
+    """Add the shape of a teacher's probabilities; MaxText compiles the step before the first batch."""
     shapes: dict[str, Any] = _original_shaped_batch(config, batch_sharding, is_eval)
     if config.network_teacher and not is_eval:
         shape = (*shapes["targets"].shape, config.vocab_size)
@@ -145,10 +145,10 @@ def _shaped_batch(config: Any, batch_sharding: Any = None, is_eval: bool = False
 
 
 class _Saver:
-    """Saves after a step's numbers are on disk, not before.
+    """Saves a checkpoint after the step's numbers are on disk, not before.
 
-    MaxText saves first and records later. Killed in between, the resumed run would begin after a step
-    that nobody recorded. So the request is held until the logger has written.
+    MaxText saves first and records later. After a kill in between, the resumed run would begin after a step
+    without a record. So the request is held until the logger has written.
     """
 
     def __init__(self, session: Session):
@@ -171,7 +171,7 @@ class _Saver:
         self.logger.write_buffered()
         self.wait()
         self._session.saving(config.steps - 1)
-        # MaxText's own last save leaves out step 0, so a training of one step would end without a model.
+        # MaxText's own last save omits step 0, so a training of one step would end without a model.
         if config.steps - 1 not in checkpointing.all_steps(manager):
             checkpointing.save_checkpoint(manager, config.steps - 1, state, config, iterator, force=True)
 
@@ -199,10 +199,10 @@ class _Saver:
             raise exceptions.StopTraining("asked to stop")
 
     def wait(self) -> None:
-        """Let the save that goes on in the background finish.
+        """Wait for the save that is running in the background.
 
-        MaxText leaves it when it stops early. The next save would wait for it anyway, and what is complete
-        can be entered with its checksums.
+        MaxText does not wait for it when it stops early. The next save would wait anyway, and a complete
+        checkpoint can be entered with its checksums.
         """
         if self._manager is not None:
             checkpointing.wait_until_finished(self._manager)
@@ -215,14 +215,14 @@ def _weights(state: Any) -> dict[str, np.ndarray]:
 
 
 class _Logger(metric_logger.MetricLogger):
-    """MaxText's logger, with our records instead of its log lines."""
+    """MaxText's logger, with the session's records instead of its log lines."""
 
     def __init__(
         self, session: Session, saver: _Saver, config: Any, learning_rate_schedule: Any, start_step: int = 0
     ):
         super().__init__(config, learning_rate_schedule, start_step)
         if start_step and config.enable_tensorboard and jax.process_index() == 0:
-            # So that TensorBoard forgets what was made after the checkpoint that we go on from.
+            # So that TensorBoard discards events after the checkpoint from which the run resumes.
             self.writer = Board(self.writer.logdir, purge_step=start_step)  # type: ignore[has-type]
         self._session, self._saver = session, saver
         self._wandb_failed = False

@@ -1,4 +1,4 @@
-"""The loss and the two steps that carry it out, with the sums of the fields beside it."""
+"""The loss and the training and evaluation steps, which also return the loss summed by field."""
 
 import functools
 from typing import Any
@@ -11,8 +11,8 @@ from maxtext.utils import max_utils
 from ping_llm.train import token_loss
 from ping_llm.train.maxtext_seam.config import DATASET_TYPE
 
-# The per-field sums travel through MaxText's steps in the place of z_loss, which is the one entry that
-# reaches the metrics of both steps untouched, gradient accumulation included.
+# The sums per field are passed through MaxText's steps in place of z_loss, the only entry that reaches the
+# metrics of both steps unchanged, also with gradient accumulation.
 FIELDS = "fields"
 _original_loss_fn = train.loss_fn
 _original_train_step = train.train_step
