@@ -87,7 +87,7 @@ def auc(score: np.ndarray, happened: np.ndarray) -> float:
 
 
 def failure_calibration_error(probability: np.ndarray, happened: np.ndarray, bins: int = 10) -> float:
-    """|mean probability - frequency| over groups of equal probability mass, weighted by their size."""
+    """Mean |mean probability - frequency| over groups of equal size, sorted by probability."""
     order = np.argsort(probability, kind="stable")
     groups = np.array_split(order, bins)
     gaps = [len(g) * abs(probability[g].mean() - happened[g].mean()) for g in groups if len(g)]

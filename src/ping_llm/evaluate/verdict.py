@@ -73,7 +73,7 @@ def method_words(method: str, test: str) -> str:
     if method in ("network", "model", "stack"):
         return METHODS[method]
     words = METHODS.get(method)
-    if method.startswith("pair ") and test != "later":  # fallback for a pair without a past
+    if method.startswith("pair ") and test != "later":  # fallback for a pair without earlier results
         words = "the source's median" if test == "destinations" else "the destination's median"
     return f"{words} ({method})" if words else method
 
