@@ -1,4 +1,4 @@
-"""Bring your own measurements: a CSV file becomes a table, a split without leaks, probe rows and batches.
+"""Use your own measurements: a CSV file becomes a table, a split without leaks, probe rows and batches.
 
     python examples/own_data.py pings.csv out
 
@@ -19,7 +19,7 @@ def main(pings: str, out: str) -> None:
     report = ping_llm.ingest(pings, folder / "measurements")
     print(f"{report.total.measurements:,} measurements; rejected: {dict(report.total.rejects)}")
 
-    # What fits into memory can be looked at with pandas (`.to_pandas()`), polars or pyarrow.
+    # Data that fit into memory can be viewed with pandas (`.to_pandas()`), polars or pyarrow.
     measurements = ping_llm.read(folder / "measurements")
     print(measurements.to_arrow().slice(0, 3).to_pylist())
 
@@ -27,7 +27,7 @@ def main(pings: str, out: str) -> None:
     for name in ("later", "pairs", "sources", "destinations"):
         print(f"test {name}: {len(splits.test(name)):,} measurements")
 
-    # What a network is trained on: the training part by source, then packed batches of tokens.
+    # Input for training a network: the training part by source, then packed batches of tokens.
     manifest = ping_llm.build_rows(splits.train, folder / "rows")
     print(f"{manifest['counts']['rows']:,} probe rows")
     batch = next(ping_llm.Batches(folder / "rows", batch_size=4, length=256))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/api.md from the docstrings of what `ping_llm.__all__` lists; `make format` runs it."""
+"""Write docs/api.md from the docstrings of the names in `ping_llm.__all__`; `make format` runs it."""
 
 import dataclasses
 import inspect
@@ -37,7 +37,7 @@ more than `pip install ping-llm`, it says so; [dependencies](dependencies.md) ha
 This page is made from the docstrings by `scripts/api_docs.py`.
 """
 
-#: The order of the work; what only comes back from a call stands after it.
+#: Names by section, in the order of the work; types that are only returned follow the calls.
 _SECTIONS = {
     "Ask": (
         "load",
@@ -56,7 +56,7 @@ _SECTIONS = {
     "Errors": ("PingError", "UsageError"),
 }
 
-#: Methods that only the package itself calls.
+#: Methods that only the package itself calls; they are left out.
 _INTERNAL = {
     "Model": {"load", "knows_unnamed_sources", "prompts", "distributions", "scorer"},
     "Batches": {"current_unit", "skip_unit", "units", "plans"},
@@ -70,7 +70,7 @@ _PART = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$")
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     listed = {name for names in _SECTIONS.values() for name in names} | {"__version__"}
     assert listed == set(ping_llm.__all__), listed ^ set(ping_llm.__all__)
     lines = [_HEAD]
@@ -99,13 +99,13 @@ def _entry(name: str, found: Any) -> list[str]:
 
 
 def _members(found: type) -> list[tuple[str, Any]]:
-    """Those of a class, and of the classes of ours that it is made of."""
+    """Return the members of a class and of its base classes in this package."""
     ours = [each for each in found.__mro__ if each.__module__.startswith("ping_llm.")]
     return [member for each in ours for member in vars(each).items()]
 
 
 def _signature(function: Any) -> str:
-    """Names and defaults; types stand in the source, for the editor."""
+    """Return names and defaults; types are in the source, for the editor."""
     parameters = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in ("self", "cls"):
@@ -118,20 +118,20 @@ def _signature(function: Any) -> str:
 
 
 class _Dots:
-    """In place of a function, whose text has an address in it."""
+    """Placeholder for a function, whose repr contains a memory address."""
 
     def __repr__(self) -> str:
         return "…"
 
 
 def _text(doc: str | None) -> list[str]:
-    """A Google-style docstring as Markdown: its parts become lists."""
+    """Convert a Google-style docstring to Markdown: its parts become lists."""
     out: list[str] = []
     part, item, first = "", "", 0
     for line in [*inspect.cleandoc(doc or "").splitlines(), ""]:
         content = line.strip()
         indent = len(line) - len(line.lstrip())
-        # An item goes on where its line is indented more than the first of its part.
+        # A line that is indented more than the first item of its part continues an item.
         if item and content and indent > first:
             item += " " + content
             continue

@@ -4,10 +4,10 @@
     .venv/bin/python scripts/chaos.py DIR --kills 20
 
 Each command runs undisturbed once. Then it is disturbed, and run again until it ends by itself: the result
-must be the same, byte for byte where the command is deterministic, and whatever failed in between must have
-ended with a sentence. Downloads come from a server on loopback, and a watch reads a file that grows. Small
-disks and read-only folders are mounts of tmpfs, which only root can make. Results are kept in DIR/chaos.json:
-run again, only what is missing is done. Exits with 1 if anything differs.
+must be the same, byte for byte if the command is deterministic, and every failure in between must end with an
+error sentence. Downloads come from a server on loopback, and a watch reads a file that grows. Small disks and
+read-only folders are mounts of tmpfs, which only root can make. Results are kept in DIR/chaos.json: a second
+run does only missing trials. Exits with 1 if anything differs.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from typing import Any
 
 from chaos_subjects import PROGRAM, AtlasServer, Subject, prepare, served, subjects
 
-#: Seconds within which a command must end: the longest, a fit, takes 40 on two busy cores.
+#: Time limit of a command, s: the longest, a fit, takes 40 on two busy cores.
 _LIMIT = 600
 
 
 class Chaos:
-    """The trials of one folder, and what came of them."""
+    """The trials of one folder, and their results."""
 
     def __init__(self, base: Path, only: list[str], kills: int, seed: int, atlas: AtlasServer):
         self.base, self.seed = base, seed
@@ -61,7 +61,7 @@ class Chaos:
         return all(part.get("ok", True) for known in self.done.values() for part in known.values())
 
     def undisturbed(self, name: str, subject: Subject, out: Path) -> dict[str, Any]:
-        self._finish(subject, out)  # compiles kernels where no process has before
+        self._finish(subject, out)  # compiles kernels that no process has compiled yet
         self._clear(subject, out)
         started = time.monotonic()
         self._finish(subject, out)
@@ -69,7 +69,7 @@ class Chaos:
                 "bytes": sum(path.stat().st_size for path in out.rglob("*") if path.is_file())}  # fmt: skip
 
     def killed(self, name: str, subject: Subject, out: Path) -> dict[str, Any]:
-        """kill -9 at random moments of consecutive tries, then a try that ends."""
+        """Kill -9 consecutive tries at random moments, then let one end."""
         chance = random.Random(f"{self.seed} {name}")
         kills = wrong = finished = tries = 0
         seconds = self.done[name]["undisturbed"]["seconds"]
@@ -80,7 +80,7 @@ class Chaos:
             ends = time.monotonic() + chance.uniform(0.2, 1.0) * seconds
             while process.poll() is None and (left := ends - time.monotonic()) > 0:
                 if subject.growing:
-                    # Over all tries the file comes to its end.
+                    # Over all kills the file grows to its full size.
                     subject.growing.grow((kills + 1 - left / seconds) / self.kills[name])
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(min(left, 0.1) if subject.growing else left)
@@ -89,7 +89,7 @@ class Chaos:
             if process.returncode == -signal.SIGKILL:
                 kills += 1
                 continue
-            # It was done before the kill: compare, and start anew.
+            # It ended before the kill: compare, and start again.
             finished += 1
             wrong += process.returncode != 0 or not self._same(name, subject, out)
             if process.returncode:
@@ -100,7 +100,7 @@ class Chaos:
         return {"kills": kills, "ended_before": finished, "wrong": wrong, "ok": not wrong}
 
     def two_writers(self, name: str, subject: Subject, out: Path) -> dict[str, Any]:
-        """Two at once: each ends with the whole result, or with the sentence about the other."""
+        """Run two at once: each must end with the whole result, or with the error about the other writer."""
         if subject.growing:
             subject.growing.grow(1.0)
         both = [start(subject.words(out)) for _ in range(2)]
@@ -115,7 +115,7 @@ class Chaos:
         return {"refused": refused, "ok": all(said) and refused < 2 and self._same(name, subject, out)}
 
     def full_disk(self, name: str, subject: Subject, out: Path) -> dict[str, Any]:
-        """Disks of a tenth and of three quarters of what is needed, then room."""
+        """Run on disks of 10 % and 75 % of the needed size, then with enough space."""
         needed = self.done[name]["undisturbed"]["bytes"]
         refused, ok = 0, True
         for share in (0.1, 0.75):
@@ -186,7 +186,7 @@ def _verdict(part: dict[str, Any]) -> str:
 
 
 class Disk:
-    """A small file system of its own."""
+    """A small file system, mounted as tmpfs."""
 
     def __init__(self, folder: Path, size: int):
         self.folder, self._size, self.mounted, self.why = folder, size, False, ""
@@ -215,7 +215,7 @@ def start(words: list[str]) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """What it has said until its end; the whole ends in bounded time, even where one command hangs."""
+    """Wait for the end of a process and return its stderr; one that hangs is killed after `_LIMIT`."""
     try:
         return process.communicate(timeout=_LIMIT)[1]
     except subprocess.TimeoutExpired:
@@ -224,7 +224,7 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 
 def is_sentence(errors: str) -> bool:
-    """Whether a failure ended with our sentence, and with nothing that is not for users."""
+    """Whether a failure ended with an error sentence, without a traceback or other text not for users."""
     last = errors.strip().splitlines()[-1:] or [""]
     return last[0].startswith("ping-llm: ") and "unexpected" not in errors and "Traceback" not in errors
 

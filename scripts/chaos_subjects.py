@@ -1,4 +1,4 @@
-"""What `chaos.py` disturbs: every command that writes, its inputs, and what must be the same in the end."""
+"""Commands that `chaos.py` disturbs: all that write, with inputs and the outcome that must be the same."""
 
 import bz2
 import hashlib
@@ -23,7 +23,7 @@ from atlas_server import AtlasServer
 
 PROGRAM = str(Path(sys.executable).with_name("ping-llm"))
 
-#: Two small layers: all that a large training does, in seconds, with a checkpoint at every third step.
+#: Overrides for two small layers: a training in seconds, with a checkpoint at every third step.
 _SMALL = {
     "network_batch_size": 4, "max_target_length": 128, "base_num_decoder_layers": 2, "base_emb_dim": 32,
     "base_mlp_dim": 64, "base_num_query_heads": 2, "base_num_kv_heads": 2, "head_dim": 16,
@@ -40,9 +40,9 @@ class Subject:
 
     Attributes:
       words: its command line for an output folder.
-      outcome: what must be the same in the end, of that folder.
+      outcome: the content of that folder that must be the same in the end.
       weight: its share of the kills.
-      growing: the file that it reads while it grows, if it does: then it waits for more until it is killed.
+      growing: the growing file that it reads, if any: then it waits for more until it is killed.
     """
 
     words: Callable[[Path], list[str]]
@@ -62,14 +62,14 @@ class Growing:
         self.path.write_bytes(b"")
 
     def grow(self, share: float) -> None:
-        """Append until so much of the content is there; what is there stays."""
+        """Append until the file has this share of the content."""
         have, wanted = self.path.stat().st_size, int(share * len(self._content))
         with self.path.open("ab") as file:
             file.write(self._content[have:wanted])
 
 
 def subjects(base: Path, atlas: AtlasServer) -> dict[str, Subject]:
-    """Every command, with inputs that `prepare` made below `base`, and a server."""
+    """Return every command, with inputs that `prepare` made below `base`, and a server."""
     table, rows = str(base / "table"), str(base / "rows-in")
     config = [f"{key}={value}" for key, value in (_SMALL | _STEPS).items()]
     growing = Growing(base / "growing.jsonl", (base / "stream.jsonl").read_bytes())
@@ -121,7 +121,7 @@ _DUMPS = ("2024-05-01T07", "2024-05-01T08")
 
 
 def served() -> AtlasServer:
-    """Results and dumps, sent slowly enough for a kill to come in between."""
+    """Return a server of results and dumps, slow enough for kills during a download."""
     atlas, chance = AtlasServer(), random.Random(0)
     for hour in _DUMPS:
         path = f"{hour.partition('T')[0]}/ping-{hour}00.bz2"
@@ -131,7 +131,7 @@ def served() -> AtlasServer:
 
 
 def prepare(base: Path) -> None:
-    """Simulated measurements, raw and as a table, probe rows, a model, and the config of a short fit."""
+    """Make simulated measurements, raw and as a table, probe rows, a model, and the config of a short fit."""
     if (base / "small.yml").exists():
         return
     base.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def prepare(base: Path) -> None:
 
 
 def prepare_watch(base: Path, train: "Columns", stream: "pa.Table") -> None:
-    """A run of random weights with a stack, and a stream by time, with lines that are no results."""
+    """Make a run of random weights with a stack, and a stream by time, with lines that are no results."""
     from ping_llm.fit.calibrate import calibrate_columns
     from ping_llm.model import export
     from ping_llm.model.config import ModelConfig
@@ -204,7 +204,7 @@ def all_bytes(out: Path) -> dict[str, str]:
 
 
 def learnt(run: Path) -> Any:
-    """What a training records, without its times, and the weights that it exports."""
+    """Return digests of a training's records without times, and of its exported weights."""
     timed = ("seconds", "data_wait_s", "time")
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     told = [{key: value for key, value in record.items() if key not in timed} for record in records]
@@ -212,7 +212,7 @@ def learnt(run: Path) -> Any:
 
 
 def fitted(run: Path) -> Any:
-    """A fit stops by the clock, so its weights are its own: its data are the same, and it can be asked."""
+    """Return the data of a fit, which must answer a query. It stops by the clock, so its weights differ."""
     answer = [PROGRAM, "query", "rtt", str(run), "--src", "192.0.2.1", "--dst", "192.0.2.2", "--json"]
     asked = subprocess.run(answer, capture_output=True, text=True, check=False)
     assert asked.returncode == 0, asked.stderr
@@ -222,12 +222,12 @@ def fitted(run: Path) -> Any:
 
 
 def downloads(out: Path) -> Any:
-    """Every file, and what is recorded of it; the port of the server is another in every run."""
+    """Return every file and its record, without the port of the server, which differs in every run."""
     record = json.loads((out / ".fetch.json").read_bytes())
     return [all_bytes(out) | {".fetch.json": ""}, record["files"]]
 
 
 def told(state: Path) -> dict[str, str]:
-    """What a watch has written of the stream: results, alarms and rejects. Nothing is left aside."""
+    """Return what a watch wrote of the stream: results, alarms and rejects. No partial file may be left."""
     assert not list(state.glob(".*.part"))
     return {path.name: digest(path.read_bytes()) for path in sorted(state.glob("*.jsonl"))}

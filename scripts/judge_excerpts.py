@@ -18,13 +18,13 @@ from ping_llm.model.packaged import NAME, base_folder
 from ping_llm.splits.questions import excerpts
 from ping_llm.tables import table
 
-#: By how many measurements are known.
+#: Edges of the classes by number of known measurements.
 EDGES = (1, 10, 50, 301)
 
-#: Kinds and numbers with fewer questions are not shown.
+#: Least number of questions in a row of the table.
 LEAST = 10
 
-#: Other seeds draw other excerpts; 0 draws those that a recipe is fitted to.
+#: Random seed of the excerpts; 0 draws those that a recipe is fitted to.
 SEED = 99
 
 

@@ -3,7 +3,7 @@
     python scripts/make_base.py RUN --out FOLDER --relations FILE --without FILE:STUDY,STUDY … STUDY…
 
 STUDY is measurements (a folder of `ping-llm ingest` or `ping-llm simulate`). FILE is what train_relations.py
-writes. Each study's questions are asked with weights that were trained without it. docs/base.md has the
+writes. Each study's questions are answered with weights that were trained without it. docs/base.md has the
 commands.
 """
 
@@ -22,7 +22,7 @@ from ping_llm.model.packaged import NAME
 from ping_llm.splits.holdout import SplitOptions, fitting
 from ping_llm.splits.questions import excerpts
 
-#: Measurements of an excerpt, at most.
+#: Largest number of measurements of an excerpt.
 LARGEST_EXCERPT = 300
 
 

@@ -2,8 +2,9 @@
 
     python scripts/matrix_measurements.py planetlab-490-slice1.txt.gz measurements.parquet
 
-MATRIX: ms, separated by whitespace, row = from, column = to; plain or gzip. What is not above 0 is left out.
-Every node is given a random network of its own, and every RTT a random time of one day: neither is known.
+The matrix holds ms, separated by whitespace, row = from, column = to; plain or gzip. Values that are not
+above 0 are left out. Every node gets a random network, and every RTT a random time of one day: neither is
+known.
 """
 
 import argparse

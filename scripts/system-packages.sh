@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what pip cannot, for the tests that use it: a Slurm to submit to, a Java for Spark, a
-# browser for the page of `ping-llm serve`. Debian or Ubuntu, as root.
-# What is there already is left alone.
+# Install what pip cannot, for the tests that need it: Slurm, Java for Spark, and a browser for the
+# page of `ping-llm serve`. Debian or Ubuntu, as root.
+# Programs that are installed already are left alone.
 set -euo pipefail
 
 wanted=()

@@ -20,8 +20,8 @@ from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.measurements.parquet import read_measurements
 
-#: A study counts by the root of its pairs, up to so many: few pairs are soon known by heart. A folder
-#: of worlds counts as so many studies.
+#: A study has the share (pairs / MOST_PAIRS) ** 0.5, at most 1, since few pairs are soon memorised.
+#: A folder of worlds has SHARE_OF_WORLDS.
 MOST_PAIRS, SHARE_OF_WORLDS = 20_000, 1.0
 
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 class Told:
-    """Mean bits every 500 steps."""
+    """Callback that prints the mean bits every 500 steps."""
 
     def __init__(self, steps: int):
         self.steps, self.bits, self.began = steps, [], time.monotonic()

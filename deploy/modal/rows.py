@@ -1,11 +1,11 @@
-"""Build probe rows on Modal: the same code over a volume.
+"""Build probe rows on Modal, with input and output on a volume.
 
     modal volume put ping-llm data/measurements /measurements
     modal run --detach deploy/modal/rows.py --inputs measurements --out rows
     modal volume get ping-llm rows
 
-Small inputs are built in one container. With --tasks N, N containers share the slices of the input and then
-the parts, as the tasks of a Slurm array do. Run again after a failure, it goes on where it was.
+Small inputs are built in one container. With --tasks N, the slices of the input and then the parts are
+divided among N containers, as among the tasks of a Slurm array. Run it again after a failure to resume.
 """
 
 import shlex
@@ -45,10 +45,10 @@ _volume = modal.Volume.from_name("ping-llm", create_if_missing=True)
 def rows(
     inputs: list[str], out: str, step: str | None = None, task: int = 0, tasks: int = 1, options: str = ""
 ) -> dict | None:
-    """The whole build, or one task's share of one of its steps; paths are on the volume.
+    """Run the whole build, or one task's share of one of its steps; paths are on the volume.
 
     Returns:
-      the counts of the manifest, once it is written.
+      the counts of the manifest; None before it is written.
     """
     from ping_llm.rows.build import RowOptions, RunOptions, build, run_step
 

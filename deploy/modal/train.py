@@ -1,19 +1,19 @@
-"""Train on Modal: one machine with GPUs, data and runs on a volume, going on by itself after a timeout.
+"""Train on Modal: one machine with GPUs, data and runs on a volume; resumes by itself after a timeout.
 
     modal volume put ping-llm data/rows /rows
     modal run --detach deploy/modal/train.py --config 100m --run-name first --gpu H100:8 --cpu 32 \\
       --memory 128 --words "--rows /volume/rows"
 
-Detached, it goes on when the terminal is closed; `modal volume get ping-llm runs/first` fetches the run. A
+Detached, it continues when the terminal is closed; `modal volume get ping-llm runs/first` fetches the run. A
 call lasts at most 24 hours on Modal: ten minutes before, the training is told to save, and the next attempt
-goes on. The same holds for a preemption. `modal app stop` ends a training; the same `modal run` resumes it.
+resumes it, as after a preemption. `modal app stop` ends a training; the same `modal run` resumes it.
 
 Weights & Biases takes its key from a secret of Modal:
 
     modal secret create wandb WANDB_API_KEY=…
     modal run --detach deploy/modal/train.py … --wandb-secret wandb --wandb-project latency
 
-Nothing of this has been run with an account of Modal.
+None of this has been run with a Modal account.
 """
 
 import re
@@ -51,7 +51,7 @@ _volume = modal.Volume.from_name("ping-llm", create_if_missing=True)
 
 
 class Unfinished(Exception):
-    """The training was stopped and saved: Modal calls again, and it goes on."""
+    """The training was stopped and saved: Modal calls again, which resumes it."""
 
 
 @app.function(
@@ -65,7 +65,7 @@ class Unfinished(Exception):
     single_use_containers=True,
 )
 def train(command: list[str]) -> int:
-    """One attempt; the run lies on the volume, so the next one finds it."""
+    """Run one attempt; the run is on the volume, so the next attempt finds it."""
     try:
         code = run_until(command, CALL_S - SAVING_S)
     finally:
@@ -74,7 +74,7 @@ def train(command: list[str]) -> int:
 
 
 def outcome(code: int) -> int:
-    """0, or 2 for a command that cannot work; whatever else may work the next time is raised, for Modal."""
+    """Return 0, or 2 for a command that cannot work; raise on other codes, so that Modal tries again."""
     if code == STOPPED:
         raise Unfinished("the training was stopped and saved")
     if code not in (0, BAD_USAGE):
@@ -83,7 +83,7 @@ def outcome(code: int) -> int:
 
 
 def run_until(command: list[str], seconds: float) -> int:
-    """Run a command; after so many seconds, ask it to stop and wait for it. Returns its exit code."""
+    """Run a command; after `seconds`, ask it to stop and wait for it. Return its exit code."""
     process = subprocess.Popen(command, stdout=sys.stdout, stderr=sys.stderr)
 
     def pass_on(number: int, frame: object) -> None:
@@ -103,7 +103,7 @@ def run_until(command: list[str], seconds: float) -> int:
 def training_command(
     config: str, words: str = "", run_name: str = "", wandb_secret: str = "", wandb_project: str = ""
 ) -> list[str]:
-    """The words of `ping-llm train` on the machine."""
+    """Return the command line of `ping-llm train` on the machine."""
     name = run_name or Path(config).stem
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
         raise SystemExit(f"--run-name {name!r} must be letters, digits, dots, dashes and underscores")

@@ -1,4 +1,4 @@
-"""What spark-submit runs: `ping-llm rows build --engine spark` with the arguments given."""
+"""Script for spark-submit: run `ping-llm rows build --engine spark` with the given arguments."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""Benchmarks: one file each, each comparing in one run."""
+"""Benchmarks, one per file; each compares its contestants in one run."""

@@ -1,4 +1,4 @@
-"""How soon a watch finds changes with known times, and how often it is wrong, beside two simple rules.
+"""Delay and false alarms of a watch, on changes with known times, compared with two simple rules.
 
 The changes are those of a simulated world's routes (a path of 5 ms more or less, and of at least 10 %), and
 outages and slow networks that are added to a stream at known times:
@@ -6,10 +6,10 @@ outages and slow networks that are added to a stream at known times:
     an outage        all results to a destination, or from a source, are lost for six hours
     a slow network   all results to a destination take 40 ms more for twelve hours
 
-or as long as ten of a pair's results take, if that is longer.
+Either lasts as long as ten results of a pair take, if that is longer.
 
-A real stream has changes of its own that nobody knows: there only the added ones are to be found, and every
-other alarm counts as false, though some are not.
+A real stream has unknown changes of its own: there only the added ones must be found, and every other alarm
+counts as false, though some are not.
 
 The simple rules raise an alarm when three results of a pair in a row are out of bounds, and end it when three
 are within: a `threshold` in ms, or `k` times the median absolute deviation from the median of the pair's
@@ -35,17 +35,17 @@ from ping_llm.watch.sequential import DIRECTIONS, DOWN, LOSS, UP
 from ping_llm.watch.store import address_text, result_values
 from ping_llm.watch.watcher import Watcher
 
-#: An alarm belongs to a change of its pair at most so long, or so many results, before it.
+#: An alarm belongs to a change of its pair at most this many hours, or this many results, before it.
 _WITHIN_HOURS, _WITHIN_RESULTS = 24, 16
 
 _IN_A_ROW, _WINDOW = 3, 32
-#: A pair is looked at once it has so many results.
+#: Number of earlier results from which a pair is judged.
 _LEAST = 8
 
 
 @dataclass(frozen=True)
 class Change:
-    """A pair changes at `row` of the stream; `wanted`: it is to be found (the end of an outage is not)."""
+    """A change of a pair at `row`; `wanted`: it must be found (the end of a slow network need not be)."""
 
     row: int
     pair: int
@@ -55,7 +55,7 @@ class Change:
 
 @dataclass(frozen=True)
 class ResultStream:
-    """Results in time order, the pair of each, and the changes."""
+    """Results in time order, the pair of each result, and the changes."""
 
     columns: Columns
     pair: np.ndarray
@@ -68,7 +68,7 @@ class ResultStream:
 
     @classmethod
     def of(cls, columns: Columns, world: World | None, seed: int = 0) -> "ResultStream":
-        """A stream with added changes; of a simulated world, also with those of its routes."""
+        """Make a stream with added changes; for a simulated world, also with those of its routes."""
         pair = Ids(pairs_of(columns.src, columns.dst)).of_rows
         changes = _routes(columns, pair, world) if world is not None else []
         columns, added = _disturbed(columns, pair, np.random.default_rng(seed))
@@ -76,13 +76,13 @@ class ResultStream:
 
 
 def _by_pair(pair: np.ndarray) -> list[np.ndarray]:
-    """Rows of each pair, in order."""
+    """Return the rows of each pair, in order."""
     order = np.argsort(pair, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(pair[order])) + 1)
 
 
 def _routes(columns: Columns, pair: np.ndarray, world: World) -> list[Change]:
-    """The changes of the world's own routes."""
+    """Return the changes of the world's own routes."""
     probe = _positions(world.sources, columns.src, "source", "probe")
     target = _positions(world.destinations, columns.dst, "destination", "target") // 2
     seconds = columns.time // 1_000_000
@@ -102,7 +102,7 @@ def _routes(columns: Columns, pair: np.ndarray, world: World) -> list[Change]:
 def _disturbed(
     columns: Columns, pair: np.ndarray, random: np.random.Generator
 ) -> tuple[Columns, list[Change]]:
-    """The stream with outages and slow networks, one after the other, and the changes that they are."""
+    """Add outages and slow networks in turn; return the stream and the added changes."""
     rtt, time = columns.rtt.copy(), columns.time
     ends = {"dst": Ids(columns.dst).of_rows, "src": Ids(columns.src).of_rows}
     changes: list[Change] = []
@@ -118,7 +118,7 @@ def _disturbed(
             break
         key = ends["src" if kind == "outage of a source" else "dst"]
         during = (time >= begin) & (time < begin + hours * HOUR_US)
-        # Busy ends, so that there is something to see.
+        # One of the busiest ends, so that enough results change.
         busy = np.bincount(key[during], minlength=key.max() + 1)
         chosen = int(random.choice(np.argsort(-busy)[: max(3, (busy > 0).sum() // 3)]))
         hit = during & (key == chosen)
@@ -128,7 +128,7 @@ def _disturbed(
             inside = np.flatnonzero(hit[rows])
             if not len(inside):
                 continue
-            # A pair that is being disturbed already does not change visibly.
+            # A pair that is already disturbed does not change visibly.
             before = rows[max(0, inside[0] - _LEAST) : inside[-1] + 1]
             known = inside[0] >= _LEAST and len(inside) >= 6 and not touched[before].any()
             first, last = int(rows[inside[0]]), int(inside[-1])
@@ -143,7 +143,7 @@ def _disturbed(
 
 @dataclass(frozen=True)
 class Found:
-    """An alarm: the row of the stream that raised it."""
+    """An alarm, with the row of the stream that raised it."""
 
     row: int
     pair: int
@@ -151,7 +151,7 @@ class Found:
 
 
 def by_watch(model: Model, stream: ResultStream, per_day: float) -> list[Found]:
-    """The alarms of `ping-llm watch`."""
+    """Return the alarms of `ping-llm watch`."""
     watcher = Watcher(model, WatchOptions(false_alarms_per_day=per_day))
     out = []
     columns, batch = stream.columns, 512
@@ -196,7 +196,7 @@ def by_deviation(stream: ResultStream, k: float) -> list[Found]:
 def _alarms(
     rows: np.ndarray, pair: np.ndarray, lost: np.ndarray, high: np.ndarray, low: np.ndarray
 ) -> list[Found]:
-    """Three in a row out of bounds on one side raise an alarm, three within end it."""
+    """Return alarms: three results in a row out of bounds on one side raise one, three within end it."""
     side = np.where(lost, LOSS + 1, np.where(high, UP + 1, np.where(low, DOWN + 1, 0)))
     out, active, run, last = [], False, 0, -1
     for place in range(_LEAST, len(rows)):
@@ -210,7 +210,7 @@ def _alarms(
 
 
 def score(stream: ResultStream, found: Sequence[Found]) -> dict[str, Any]:
-    """Share of changes that were found, the median delay, and false alarms per day."""
+    """Return the share of changes that were found, the median delay, and false alarms per day."""
     time = stream.columns.time
     of_pair: dict[int, list[Change]] = {}
     for change in stream.changes:
@@ -252,7 +252,7 @@ def score(stream: ResultStream, found: Sequence[Found]) -> dict[str, Any]:
 def measure(
     model: Model, stream: ResultStream, rates: Sequence[float], limits: Sequence[float], ks: Sequence[float]
 ) -> dict[str, Any]:
-    """A row of figures by rule and parameter."""
+    """Return the figures by rule and parameter."""
     out: dict[str, Any] = {}
     for rate in rates:
         out[f"watch, {rate:g} per day"] = score(stream, by_watch(model, stream, rate))
@@ -263,7 +263,7 @@ def measure(
     return out
 
 
-#: The simple rules that `measured` compares with.
+#: Parameters of the simple rules in `measured`: factors k, and limits in ms.
 _KS, _LIMITS = (3.0, 5.0, 8.0, 12.0), (150.0, 250.0)
 
 
@@ -275,12 +275,12 @@ def measured(
     rates: Sequence[float],
     past: Path | None = None,
 ) -> dict[str, Any]:
-    """Figures of all rules on the results of a file or folder, with changes added at known times.
+    """Return figures of all rules on the results of a file or folder, with changes added at known times.
 
     Args:
       world: folder of the simulation that the results are of.
-      shuffled: shuffle each pair's results in time, and add nothing: every alarm is false.
-      rates: false alarms per day, one watch for each.
+      shuffled: shuffle each pair's results in time, and add no changes: every alarm is false.
+      rates: allowed false alarms per day, one watch per rate.
       past: earlier measurements that the model answers from, as `--data` of `watch`.
     """
     model = Model.load(run, data=past or False)
@@ -298,7 +298,7 @@ def measured(
 
 
 def read_stream(path: Path) -> Columns:
-    """Measurements of Atlas results, or of a folder."""
+    """Read a file of Atlas results, or a folder of measurements."""
     if path.is_dir():
         return read_measurements(path)
     import pyarrow as pa

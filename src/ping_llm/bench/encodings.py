@@ -1,7 +1,7 @@
-"""Which RTT encoding? The same small model, budget and questions with each, in bits over the same bins.
+"""RTT encodings compared: the same small model, budget and questions with each, in bits over the same bins.
 
-A step sees the same number of tokens whatever the encoding, so an RTT of eight bytes also costs measurements
-seen: that is a part of its price. What is compared is the result alone: bits of the failure or of its
+A step has the same number of tokens with every encoding, so with an RTT of eight bytes training sees fewer
+measurements: that is a part of its cost. Only the result is compared: bits of the failure or of its
 millisecond bin, given addresses, time and earlier measurements of the source.
 """
 
@@ -37,15 +37,15 @@ TESTS = ("later", "pairs")
 
 @dataclass(frozen=True)
 class EncodingsBench:
-    """What to measure.
+    """Options of the benchmark.
 
     Attributes:
-        encodings: which, by name.
-        steps: of each training.
-        batch: sequences of 256 tokens per step.
-        layers, width: of the model.
-        questions: of each test.
-        context: earlier measurements of the source that a question comes with at most.
+        encodings: names of the encodings.
+        steps: number of steps per training.
+        batch: number of sequences of 256 tokens per step.
+        layers, width: sizes of the model.
+        questions: largest number per test.
+        context: largest number of earlier measurements of the source in a question's context.
     """
 
     encodings: tuple[str, ...] = tuple(RTT_ENCODINGS)
@@ -57,7 +57,7 @@ class EncodingsBench:
     context: int = 12
 
     def words(self) -> list[str]:
-        """Overrides of the config `tiny`; contexts resemble questions, so that a small budget suffices."""
+        """Return overrides of the config `tiny`; contexts resemble questions, so a small budget suffices."""
         return [
             f"steps={self.steps}",
             f"network_batch_size={self.batch}",
@@ -86,8 +86,8 @@ def measure(bench: EncodingsBench, data: Path | None = None, keep: Path | None =
 
     Args:
         bench: what to measure.
-        data: measurements; without, a simulated world, whose truth is measured too.
-        keep: a folder for the trainings, which resume there when interrupted; without it, all is removed.
+        data: measurements; None: a simulated world, whose truth is measured too.
+        keep: a folder for the trainings, which resume there when interrupted; None: all is removed.
     """
     for name in bench.encodings:
         if name not in RTT_ENCODINGS:
@@ -171,7 +171,7 @@ def _one(
 
 
 def beyond_bits(encoding: RttEncoding, rtt: np.ndarray) -> np.ndarray:
-    """What it costs to say which bin it was, where the encoding says only "above the limit"."""
+    """Return the bits that state the bin of an RTT that is encoded only as "above the limit"."""
     limit = encoding.clip_limit_ms
     if not limit:
         return np.zeros(len(rtt))
@@ -179,7 +179,7 @@ def beyond_bits(encoding: RttEncoding, rtt: np.ndarray) -> np.ndarray:
 
 
 def _reference(splits: Splits, tests: dict[str, Columns], world: Path | None) -> dict[str, Any]:
-    """The training marginal, the pair's last value and the truth, if there is one, on the same questions."""
+    """Score the training marginal, the pair's last value and the truth (if any) on the same questions."""
     methods: dict[str, Answering] = {name: make(name).fit(splits.train) for name in ("global", "pair last")}
     if world is not None:
         from ping_llm.evaluate.subjects import TruthMethod

@@ -1,14 +1,14 @@
-"""Ingest against the limit: unpacking and parsing the same files with the same libraries, and nothing else.
+"""Speed of ingest compared with a limit: only unpacking and parsing the same files with the same libraries.
 
 The limit is one process that decompresses each file and calls orjson.loads on each line. Ingest reads the
-same files, judges every result, sorts, removes duplicates and writes Parquet: with one process on one core
+same files, checks every result, sorts, removes duplicates and writes Parquet: with one process on one core
 for the fraction, then with one per core for the scaling. They take turns, each in a process of its own, and
 the best of the rounds counts: other work on the machine can only make a round slower. Libraries and kernels
 are loaded before the clock starts; `start_s` says how long that takes with workers.
 
-Memory is the peak of all processes together, in two counts. RSS counts a page once for each process that has
-it, so workers forked from one server seem to need its pages over and over; PSS counts every page once, and
-is what the machine has to have.
+Memory is the peak of all processes together, in two counts. RSS counts a page once per process that has it,
+so pages that workers share with the server they are forked from count several times. PSS counts every page
+once, and is what the machine must have.
 """
 
 import bz2
@@ -37,7 +37,7 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class IngestBenchmark:
-    """The figures; speeds in results per second."""
+    """Figures of the benchmark; speeds in results per second."""
 
     results: int
     results_per_s: float
@@ -68,7 +68,7 @@ class IngestBenchmark:
 
 @dataclass(frozen=True)
 class MadeUp:
-    """Results to make up: how many, in how many files, packed how, and whether they are traceroutes."""
+    """Synthetic results: their number, number of files, compression, and whether they are traceroutes."""
 
     results: int = 2_000_000
     files: int = 8
@@ -81,7 +81,7 @@ class MadeUp:
 
 
 def run(inputs: Sequence[str], made_up: MadeUp, workers: int | None) -> IngestBenchmark:
-    """Measure ingest of compressed JSON lines; without inputs, of made-up ones."""
+    """Measure ingest of compressed JSON lines; without inputs, of synthetic ones."""
     workers = workers or len(os.sched_getaffinity(0))
     options = IngestOptions(traceroutes="hops" if made_up.traceroutes else "off")
     with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as folder:
@@ -116,7 +116,7 @@ class _Run:
 
 
 def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call in a fresh process, so that no run inherits the memory or the caches of another."""
+    """Call a function in a new process, so that no run inherits the memory or the caches of another."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sender, function, arguments))
@@ -164,7 +164,7 @@ def _ingest(paths: Sequence[str], folder: str, workers: int, options: IngestOpti
     out = Path(folder) / "out"
     started = time.perf_counter()
     if workers == 1:
-        # Its reader thread would take a second core.
+        # Bound to one core: its reader thread would take a second one.
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         warm = Path(folder) / "warm.json"
         warm.write_bytes(result_line(random.Random(0), 0, 0))
@@ -184,7 +184,7 @@ def _ingest(paths: Sequence[str], folder: str, workers: int, options: IngestOpti
 
 
 class _MemoryOfAll:
-    """The peak of the memory of this process and all below it, sampled five times per second."""
+    """Peak memory of this process and its descendants, sampled five times per second."""
 
     def __enter__(self) -> "_MemoryOfAll":
         self.peak_rss_mb = self.peak_pss_mb = 0.0
@@ -222,7 +222,7 @@ def _children_if_alive(process: int) -> list[int]:
 
 
 def _memory_mb(process: int) -> tuple[float, float]:
-    """RSS and PSS; zeros if it has just ended."""
+    """Return RSS and PSS of a process; zeros if it has just ended."""
     try:
         text = Path(f"/proc/{process}/smaps_rollup").read_text()
     except OSError:
@@ -231,7 +231,7 @@ def _memory_mb(process: int) -> tuple[float, float]:
     return kilobytes["Rss:"] / 1024, kilobytes["Pss:"] / 1024
 
 
-#: Compressors, and what their files are called. bzip2 and zstd as `bzip2` and `pzstd` write them.
+#: Compressors by file extension; bzip2 and zstd files are as `bzip2` and `pzstd` write them.
 _PACKERS: dict[str, Callable[[], Any]] = {
     "gz": lambda: zlib.compressobj(6, zlib.DEFLATED, 31),
     "bz2": bz2.BZ2Compressor,
@@ -240,7 +240,7 @@ _PACKERS: dict[str, Callable[[], Any]] = {
 
 
 class _Frames:
-    """zstd in frames of 8 MiB of text, as pzstd and many programs write it."""
+    """Compressor to zstd in frames of 8 MiB of text, as written by pzstd and many programs."""
 
     def __init__(self) -> None:
         self._held = bytearray()
@@ -256,7 +256,7 @@ class _Frames:
 
 
 def write_results(folder: Path, made_up: MadeUp) -> list[str]:
-    """Files of compressed JSON lines, about 300 bytes per ping, as the API gives them; a day each."""
+    """Write files of compressed JSON lines as from the API, about 300 bytes per ping, one day per file."""
     paths = []
     line = traceroute_line if made_up.traceroutes else result_line
     for number in range(made_up.files):
@@ -274,7 +274,7 @@ def write_results(folder: Path, made_up: MadeUp) -> list[str]:
 
 
 def traceroute_line(noise: random.Random, timestamp: int, index: int) -> bytes:
-    """One made-up traceroute of 8 hops with three replies each, about 1,200 bytes; some hops are silent."""
+    """Make a synthetic traceroute of 8 hops with three replies each, about 1,200 bytes; some do not reply."""
     probe = noise.randrange(2_000)
     target = f"198.51.100.{noise.randrange(1, 250)}"
     hops, base = [], noise.expovariate(1 / 10)
@@ -294,7 +294,7 @@ def traceroute_line(noise: random.Random, timestamp: int, index: int) -> bytes:
 
 
 def result_line(noise: random.Random, timestamp: int, index: int) -> bytes:
-    """One made-up result; one in twelve is a total loss."""
+    """Make a synthetic ping result; one in twelve is a total loss."""
     probe = noise.randrange(2_000)
     source = f"100.{probe // 250}.{probe % 250}.7"
     target = f"198.51.100.{noise.randrange(1, 250)}"

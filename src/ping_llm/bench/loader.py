@@ -32,12 +32,12 @@ from ping_llm.rows.build import build
 from ping_llm.rows.manifest import MANIFEST_FILE, file_sha256, load_manifest, open_index, sealed, write_index
 from ping_llm.rows.store import RowStore
 
-#: Rows of the one real shard, 65 MB.
+#: Number of rows of the one real shard, 65 MB.
 REAL_ROWS = 100_000
 
 
 def write_many_rows(folder: Path, rows: int) -> None:
-    """Rows of one measurement each. Planning and reading cannot tell that the shards are the same file."""
+    """Write rows of one measurement each. All shards are one file, which planning and reading cannot tell."""
     real = min(rows, REAL_ROWS)
     addresses = np.zeros((real, 16), np.uint8)
     addresses[:, 10:12] = 255
@@ -63,20 +63,20 @@ def write_many_rows(folder: Path, rows: int) -> None:
     write_json(folder / MANIFEST_FILE, sealed(manifest))
 
 
-#: Rows of the start-up measurement: one measurement each, an index of 259 MB.
+#: Number of rows for the start-up time: one measurement each, an index of 259 MB.
 STARTUP_ROWS = 7_000_000
 
 
 @dataclass(frozen=True)
 class LoaderBench:
-    """What to measure.
+    """Options of the benchmark.
 
     Attributes:
-        measurements: of the simulated rows (28 per row).
+        measurements: number of simulated measurements (28 per row).
         length, batch_size: shape of a batch.
-        seconds: of each turn.
-        turns: of each contestant; the fastest counts, since noise only ever slows down.
-        startup_rows: rows of the dataset on which the first batch is timed; 0 leaves that out.
+        seconds: length of a turn.
+        turns: number of turns per contestant; the fastest counts, since noise only slows down.
+        startup_rows: number of rows of the dataset whose first batch is timed; 0: not timed.
     """
 
     measurements: int = 1_000_000
@@ -88,7 +88,7 @@ class LoaderBench:
 
 
 def measure(bench: LoaderBench, rows: Path | None = None) -> dict[str, Any]:
-    """Measure on `rows`, or on rows simulated for this."""
+    """Measure on `rows`, or on simulated rows."""
     folder = Path(tempfile.mkdtemp(prefix="ping-llm-bench-"))
     try:
         return _measure(bench, rows or simulated_rows(folder, bench.measurements), folder)
@@ -138,7 +138,7 @@ def _measure(bench: LoaderBench, rows: Path, folder: Path) -> dict[str, Any]:
 def _rate(
     start: Callable[[], Iterable[dict[str, np.ndarray]]], seconds: float, padding: list[float] | None
 ) -> float:
-    """Real tokens per second, from the second batch on; starting again where a finite set ends."""
+    """Return real tokens per second from the second batch on; a finite set is repeated."""
     stream = start()
     batches = iter(stream)
     next(batches)
@@ -168,7 +168,7 @@ def simulated_rows(folder: Path, measurements: int) -> Path:
     return folder / "rows"
 
 
-# Run by itself, so that its memory is only its own.
+# Run in a process of its own, whose memory is measured.
 _STARTUP = """
 import json, sys, time
 began = time.perf_counter()
@@ -189,7 +189,7 @@ print(json.dumps({
 
 
 def startup(bench: LoaderBench, folder: Path) -> dict[str, Any]:
-    """Time from opening a large dataset to its first batch, and the memory of the process."""
+    """Return the time from opening a large dataset to its first batch, and the memory of the process."""
     rows = folder / "many"
     write_many_rows(rows, bench.startup_rows)
     command = [sys.executable, "-c", _STARTUP, str(rows), str(bench.batch_size), str(bench.length)]
@@ -202,7 +202,7 @@ def startup(bench: LoaderBench, folder: Path) -> dict[str, Any]:
 
 
 def peak_rss_mb() -> int:
-    """Of this process alone: getrusage's figure begins with what the parent had when it forked."""
+    """Return the peak RSS of this process alone; getrusage's starts at that of the parent at the fork."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return round(int(line.split()[1]) / 1024)
@@ -220,10 +220,10 @@ class FeedBench:
 
 
 def measure_feed(bench: FeedBench, rows: Path) -> dict[str, Any]:
-    """Eat batches for some seconds. A step takes as long as its tokens, PAD included, as on a real
-    accelerator.
+    """Consume batches at a given rate, and return how long the steps waited for them.
 
-    The first batch is not counted: that is start-up, which `bench loader` measures.
+    A step takes the time of all its tokens, PAD included, as on a real accelerator. The first batch is not
+    counted: that is start-up, which `bench loader` measures.
     """
     step = bench.batch_size * bench.length / bench.tokens_per_s
     with Batches(

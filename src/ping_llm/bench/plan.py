@@ -1,8 +1,8 @@
-"""Planned measurements beside random ones: how good are answers afterwards?
+"""Quality of answers after planned measurements, compared with random ones.
 
-A replay has pairs that were measured twice. The first result of a pair is what a measurement of it would have
-brought; the second is asked about. Answers see the first results of those pairs of their source that were
-chosen, and nothing else but the training.
+A replay has pairs that were measured twice. The first result of a pair is the result of measuring it; the
+second is queried. Besides the training, answers use only the first results of the chosen pairs of their
+source.
 """
 
 import tempfile
@@ -27,16 +27,16 @@ from ping_llm.simulate.options import WorldOptions
 from ping_llm.simulate.write import simulate
 from ping_llm.splits.holdout import SplitOptions
 
-#: Repetitions of the random choice.
+#: Number of draws of the random choice.
 _RANDOM = 5
 
-#: The methods of the simulated world's stack: those that need no training of a network.
+#: Methods of the stack on the simulated world: those that need no training of a network.
 _METHODS = ("by source", "by destination", "prefixes", "vivaldi", "neighbours", "pair recent", "pair last")
 
 
 @dataclass(frozen=True)
 class Replay:
-    """n pairs: the result that a measurement would bring, and the later one that is asked about."""
+    """n pairs: the result of measuring each, and the later result that is queried."""
 
     first: Columns
     second: Columns
@@ -46,7 +46,7 @@ class Replay:
         return [Question(Prefix.of(src), Prefix.of(dst), time) for src, dst, time in ends]
 
     def answered(self, model: Model, chosen: Sequence[int]) -> dict[str, float]:
-        """Mean CRPS (ms) and bits of the second results, where these first ones are known."""
+        """Return mean CRPS (ms) and bits of the second results, given the first ones of `chosen` pairs."""
         known = self.first.take(np.array(sorted(chosen), np.int64))
         asked = []
         for question, src in zip(self.questions(), self.second.src, strict=True):
@@ -63,7 +63,7 @@ class Replay:
 
 
 def of_stream(columns: Columns, sources: int, destinations: int, seed: int = 0) -> Replay:
-    """The first two results of pairs of some sources that measured several destinations twice."""
+    """Take the first two replies of pairs, of sources that measured several destinations twice."""
     columns = columns.take(columns.replied).sorted_by_time()
     pair, source = Ids(pairs_of(columns.src, columns.dst)).of_rows, Ids(columns.src).of_rows
     order = np.argsort(pair, kind="stable")
@@ -76,7 +76,7 @@ def of_stream(columns: Columns, sources: int, destinations: int, seed: int = 0) 
     for number in random.permutation(numbers[held >= max(3, destinations // 2)])[:sources]:
         own = np.flatnonzero(source[first] == number)
         kept += random.permutation(own)[:destinations].tolist()
-    # What is measured comes before all that is asked: each source's questions are at its last one's time.
+    # Measurements must precede the questions: all questions of a source have the time of its last one.
     chosen = np.array(kept, np.int64)
     later = columns.take(second[chosen])
     time = later.time.copy()
@@ -87,7 +87,7 @@ def of_stream(columns: Columns, sources: int, destinations: int, seed: int = 0) 
 
 
 def simulated(sources: int, destinations: int, seed: int) -> tuple[Model, Replay]:
-    """A small world, a stack of simple methods that learned from its past, and pairs that it has not seen."""
+    """Return a stack of simple methods, fitted to a small simulated world, and later results of its pairs."""
     with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as name:
         folder = Path(name)
         options = WorldOptions(measurements=30_000, probes=250, targets=40, days=6, seed=seed, ipv6_share=0.0)
@@ -111,7 +111,7 @@ def simulated(sources: int, destinations: int, seed: int) -> tuple[Model, Replay
 
 
 def measure(model: Model, replay: Replay, budget: int, seed: int = 0) -> dict[str, Any]:
-    """Figures after no measurement, `budget` random ones (the mean of five draws), the planned, and all."""
+    """Return figures after no measurement, `budget` random ones (mean of five draws), planned ones, all."""
     questions = replay.questions()
     place = {(question.src, question.dst): number for number, question in enumerate(questions)}
     random = np.random.default_rng(seed)

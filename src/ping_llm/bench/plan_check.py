@@ -1,9 +1,9 @@
-"""What `train --plan` says of a config, compared with real steps of it: memory, FLOPs, and that it learns.
+"""Memory and FLOPs of a config by `train --plan`, compared with real steps, which also show its losses.
 
 Weights, gradients and the optimizer's state do not depend on the batch, so one short sequence per step is
-enough to check a config for GPUs on a CPU. Each config is measured in processes of its own, because the
-largest memory of a process is never forgotten. XLA counts the body of a loop once, whatever its turns: FLOPs
-are those of the same step with its layers written out (scan_layers=false), which is lowered and not compiled.
+enough to check a config for GPUs on a CPU. Each config is measured in processes of its own, because the peak
+memory of a process never falls. XLA counts the body of a loop once, whatever its iterations: FLOPs are those
+of the same step with its layers unrolled (scan_layers=false), which is lowered and not compiled.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from ping_llm.errors import PingError
 from ping_llm.progress import Progress
 
 _MIB = 1 << 20
-#: Figures of a plan that are there between the steps, and during one.
+#: Figures of a plan on memory that is held between the steps, and during a step.
 STATE = ("weights_mib", "optimizer_mib")
 TEMPORARIES = ("gradients_mib", "scan_copy_mib", "activations_mib_per_device")
 _COMPARED = ("state_mib", "temporaries_mib", "process_mib", "flops_per_step")
@@ -30,11 +30,11 @@ _COMPARED = ("state_mib", "temporaries_mib", "process_mib", "flops_per_step")
 
 @dataclass(frozen=True)
 class PlanCheck:
-    """What to measure.
+    """Options of the benchmark.
 
     Attributes:
         configs: packaged configs.
-        steps: of each.
+        steps: number of steps per config.
         length: tokens per sequence; one sequence per step.
         words: further overrides.
     """
@@ -60,7 +60,7 @@ class PlanCheck:
 
 
 def measure(check: PlanCheck, rows: Path | None = None) -> list[dict[str, Any]]:
-    """The figures of each config; everything that is written is removed afterwards."""
+    """Return the figures of each config; everything that is written is removed afterwards."""
     with (
         tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as name,
         Progress("bench plan-check", len(check.configs), "configs") as progress,
@@ -75,9 +75,9 @@ def measure(check: PlanCheck, rows: Path | None = None) -> list[dict[str, Any]]:
 
 
 def _compared(config: str, check: PlanCheck, rows: Path, folder: Path) -> dict[str, Any]:
-    # A cache of its own: a program that was compiled before cannot say what it takes.
+    # An empty cache: a program that was compiled before cannot report its memory.
     words = [*check.overrides(), f"jax_cache_dir={folder / 'cache'}"]
-    # The steps first: an error of the config is then one of the real training.
+    # The steps first, so that the real training reports an error in the config.
     steps = _in_a_process("steps", config, words, rows, folder / "steps")
     flops = _in_a_process("flops", config, [*words, "scan_layers=false"], rows, folder / "flops")
     plan = steps["plan"]
@@ -103,7 +103,7 @@ def _compared(config: str, check: PlanCheck, rows: Path, folder: Path) -> dict[s
 
 
 def lines(found: list[dict[str, Any]]) -> list[list[str]]:
-    """A table of the figures, its header first."""
+    """Return a table of the figures, its header first."""
     out = [["config", "parameters", *(name.replace("_", " ") for name in _COMPARED), "s per step", "loss"]]
     for one in found:
         both = [f"{one[name]['planned']:,.4g} / {one[name]['measured']:,.4g}" for name in _COMPARED]
@@ -130,14 +130,14 @@ def _in_a_process(part: str, config: str, words: list[str], rows: Path, run: Pat
 
 
 def child(part: str, config: str, words: str, rows: str, run: str) -> None:
-    """Print the figures of one config as JSON: those of its steps, or the FLOPs of one."""
+    """Print the figures of one config as JSON: those of its steps, or the FLOPs of one step."""
     overrides = json.loads(words)
     made = (of_steps if part == "steps" else of_flops)(config, overrides, Path(rows), Path(run))
     print(json.dumps(made))
 
 
 def of_steps(config: str, words: list[str], rows: Path, run: Path) -> dict[str, Any]:
-    """The plan, and what the steps took: bytes of the compiled step, memory of the process."""
+    """Return the plan, and the figures of the steps, of the compiled step and of the process's memory."""
     from ping_llm.train import records
     from ping_llm.train.estimate import plan
     from ping_llm.train.run import train
@@ -158,11 +158,11 @@ def of_steps(config: str, words: list[str], rows: Path, run: Path) -> dict[str, 
 
 
 class _EnoughError(Exception):
-    """The step is lowered: nothing else is wanted of the training."""
+    """Stops the training when its step is lowered."""
 
 
 def of_flops(config: str, words: list[str], rows: Path, run: Path) -> dict[str, Any]:
-    """FLOPs of one step, counted by XLA."""
+    """Return the FLOPs of one step, counted by XLA."""
     from ping_llm.train.run import train
 
     found: list[float] = []
@@ -182,7 +182,7 @@ def of_flops(config: str, words: list[str], rows: Path, run: Path) -> dict[str, 
 
 @contextlib.contextmanager
 def _watch_compiling(look: Callable[[Any, Callable[[], Any]], Any]) -> Iterator[None]:
-    """Call `look` whenever something is compiled ahead of time, as MaxText does its step."""
+    """Call `look` whenever something is compiled ahead of time, as MaxText compiles its step."""
     import jax
 
     original = jax.stages.Lowered.compile

@@ -1,10 +1,10 @@
 """Latency and throughput of rtt questions, compared with MaxText.
 
-The question is exact: the probability of each of the encoding's codes given 32 measurements. Our
-engine reads the context once and takes one more token for each first byte. So does MaxText's own decode
-engine: a prefill, an insert into one slot for each first byte, and one step of all slots. Where it does not
-run, the comparison is with MaxText's forward without a cache: one whole sequence for each first byte. Both
-have random weights of the same sizes; what they say does not matter for the time.
+The answer is exact: the probability of each of the encoding's codes given 32 measurements. Our engine reads
+the context once, and then one more token per first byte. So does MaxText's own decode engine: a prefill, an
+insert into one slot per first byte, and one step of all slots. If it does not run, the comparison is with
+MaxText's forward without a cache: one whole sequence per first byte. Both have random weights of the same
+sizes, since the time does not depend on the weights.
 """
 
 import contextlib
@@ -34,18 +34,18 @@ CONFIG = ModelConfig(layers=5, width=192, heads=3, kv_heads=1, head_dim=64, mlp_
 
 @dataclass(frozen=True)
 class QueryBench:
-    """What to measure."""
+    """Options of the benchmark."""
 
     repeats: int = 200
     batch: int = 64
     context: int = 32
-    #: Sequences of MaxText's forward that are timed; the whole question has one for each first byte.
+    #: Number of sequences of MaxText's forward that are timed; a whole question has one per first byte.
     maxtext_rows: int = 8
     maxtext: bool = True
 
 
 def questions(count: int, context: int, seed: int = 0) -> list[Question]:
-    """Questions about IPv4 pairs, each with a context of its own."""
+    """Make questions about IPv4 pairs, each with its own context."""
     generator = np.random.default_rng(seed)
 
     def addresses(many: int) -> np.ndarray:
@@ -64,7 +64,7 @@ def questions(count: int, context: int, seed: int = 0) -> list[Question]:
 
 
 def measure(bench: QueryBench) -> dict[str, Any]:
-    """All figures."""
+    """Run the benchmark and return its figures."""
     from ping_llm.answer.model import Model
     from ping_llm.answer.rtt import grid_of
     from ping_llm.model.export import write
@@ -97,7 +97,7 @@ def measure(bench: QueryBench) -> dict[str, Any]:
     }
     if bench.maxtext:
         ways = grid_of(model.encoding).first_bytes
-        # MaxText prints what it lacks; stdout is for the figures.
+        # MaxText prints what it lacks, and stdout is for the figures.
         with contextlib.redirect_stdout(sys.stderr):
             theirs, way = _maxtext_seconds(bench.maxtext_rows, tokens + 1, ways)
         figures |= {
@@ -115,7 +115,7 @@ def _timed(call: Callable[[], Any]) -> float:
 
 
 def _startup(folder: Path) -> dict[str, float]:
-    """Seconds from a new Python to a loaded model, and to a first answer (compiled before)."""
+    """Return seconds from a new Python to a loaded model, and to a first answer (compiled before)."""
     program = (
         "import time; t = time.perf_counter()\n"
         "import ping_llm\n"
@@ -133,7 +133,7 @@ def _startup(folder: Path) -> dict[str, float]:
 
 
 def _maxtext_seconds(rows: int, length: int, ways: int) -> tuple[float, str]:
-    """Seconds that MaxText takes for one question, compiled, the median; and how it does it."""
+    """Return the median seconds that MaxText takes for one question, compiled, and how it answers."""
     sizes = {
         "base_emb_dim": CONFIG.width,
         "base_num_decoder_layers": CONFIG.layers,
@@ -153,14 +153,14 @@ def _maxtext_seconds(rows: int, length: int, ways: int) -> tuple[float, str]:
         decode(prompt, following)
         seconds = float(np.median([_timed(lambda: decode(prompt, following)) for _ in range(10)]))
         return seconds, f"decode engine: prefill, {ways} slots, one step"
-    except Exception as error:  # its interface is not ours: another version may not run here
+    except Exception as error:  # MaxText's interface may differ in another version
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     way = f"forward without cache, {ways + 1} sequences (timed on {rows}); the decode engine fails: {reason}"
     return _forward_seconds(rows, prompt, sizes) * (ways + 1) / rows, way
 
 
 def _forward_seconds(rows: int, prompt: np.ndarray, sizes: dict[str, int]) -> float:
-    """Seconds of MaxText's forward over `rows` whole sequences."""
+    """Return the seconds of MaxText's forward over `rows` whole sequences."""
     import jax
 
     from ping_llm.train import maxtext_seam

@@ -1,8 +1,8 @@
-"""How often a ranking's first choice is the truly fastest of ten destinations, and what a wrong one costs.
+"""Share of rankings whose first choice is the fastest of ten destinations, and the regret of the others.
 
-Sources that measured at least fourteen destinations are asked about ten of them. What they measured to these
-ten is held out, and the rest is learned from. The truth is the median of what was held out. Each method
-chooses the destination with the least expected cost of its answers, as `rank` does.
+Sources that measured at least fourteen destinations are queried for ten of them. Their measurements to these
+ten are held out, and methods learn from the rest. The truth is the median of the held-out replies. Each
+method chooses the destination with the least expected cost by its answers, as `rank` does.
 """
 
 import tempfile
@@ -32,16 +32,16 @@ from ping_llm.model.random import random_tensors
 from ping_llm.progress import Progress
 from ping_llm.splits.holdout import SplitOptions
 
-#: Candidates, and how many more destinations a source must have measured.
+#: Number of candidates, and of further destinations that a source must have measured.
 _CANDIDATES, _MORE = 10, 4
 
 
-#: A network as small as can be: it is not trained, so the stack gives it no weight.
+#: The smallest possible network: it is not trained, so the stack gives it no weight.
 _UNTRAINED = ModelConfig(layers=1, width=16, heads=1, kv_heads=1, head_dim=16, mlp_width=16, max_length=128)
 
 
 def write_untrained(run: Path) -> None:
-    """A run of an untrained network, to hold a stack of simple methods."""
+    """Write a run with an untrained network, to hold a stack of simple methods."""
     export.write(_UNTRAINED, random_tensors(_UNTRAINED, seed=5), {"context": {}}, run / "export")
 
 
@@ -50,9 +50,9 @@ class Groups:
     """Sources with ten candidates each.
 
     Attributes:
-      train: what is left to learn from.
+      train: measurements to learn from.
       queries: the candidates of all sources, ten by ten.
-      truth: float64 [sources, 10], medians of the held-out results, ms.
+      truth: float64 [sources, 10], medians of the held-out replies, ms.
     """
 
     train: Columns
@@ -61,7 +61,7 @@ class Groups:
 
 
 def groups(columns: Columns, most: int, seed: int = 0) -> Groups:
-    """Hold out ten destinations of each of some sources."""
+    """Hold out ten destinations of each of at most `most` sources."""
     columns = columns.sorted_by_time()
     replies = columns.take(columns.replied)
     random = np.random.default_rng(seed)
@@ -80,21 +80,21 @@ def groups(columns: Columns, most: int, seed: int = 0) -> Groups:
     chosen_rows = np.concatenate(rows)
     apart = Ids(pairs_of(replies.src[chosen_rows], replies.dst[chosen_rows]))
     train = columns.take(~apart.has(pairs_of(columns.src, columns.dst)))
-    # Asked after everything that is left, so that a source's other measurements are known.
+    # Questions are later than all training data, so that a source's other measurements are known.
     time = np.full(len(chosen_rows), int(columns.time.max()) + 1_000_000, np.int64)
     queries = Queries(time, replies.src[chosen_rows], replies.dst[chosen_rows])
     return Groups(train, queries, np.array(truth))
 
 
 def chosen(distributions: RttDistributions, count: int = _CANDIDATES) -> np.ndarray:
-    """int [sources]: the candidate with the least expected cost."""
+    """Return the candidate with the least expected cost for each source, int [sources]."""
     within = GRID <= TIMEOUT_MS
     late = 1 - (1 - distributions.failure)[:, None] * distributions.on(GRID[within])
     return np.trapezoid(late, GRID[within], axis=1).reshape(-1, count).argmin(axis=1)
 
 
 def score(truth: np.ndarray, choice: np.ndarray) -> dict[str, float]:
-    """Share of sources whose fastest was chosen, and mean and median regret, ms."""
+    """Return the share of sources whose fastest was chosen, and mean and median regret, ms."""
     got, best = truth[np.arange(len(truth)), choice], truth.min(axis=1)
     return {
         "fastest": round(float((got <= best).mean()), 3),
@@ -104,7 +104,7 @@ def score(truth: np.ndarray, choice: np.ndarray) -> dict[str, float]:
 
 
 def _stacked(asked: Groups, history: History, questions: int, names: Sequence[str]) -> RttDistributions:
-    """The answers of a stack of simple methods that was fitted to what is left."""
+    """Return the answers of a stack of simple methods that was fitted to the training data."""
     with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as folder:
         run = Path(folder)
         write_untrained(run)
@@ -115,10 +115,10 @@ def _stacked(asked: Groups, history: History, questions: int, names: Sequence[st
 def measure(
     columns: Columns, most: int, questions: int, names: Sequence[str] = (), seed: int = 0
 ) -> dict[str, Any]:
-    """Figures of simple methods, of the stack of them, weighed on held-out questions, and of `base`.
+    """Return figures of simple methods, of their stack (weights from held-out questions), and of `base`.
 
     Args:
-      names: simple methods, `stack` and `base`; all by default.
+      names: simple methods, `stack` and `base`; default: all.
     """
     asked = groups(columns, most, seed)
     history = History(asked.train)

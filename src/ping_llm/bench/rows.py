@@ -1,13 +1,13 @@
-"""Building rows: against what DuckDB needs to sort the same measurements, and against the usual way.
+"""Speed of building rows, compared with DuckDB's sort of the same measurements and with an earlier design.
 
-    limit   the same columns, sorted by a hash of the source and the time, streamed as Arrow and thrown away
-    ordered the same within the build's limit of memory, and each batch checked, encoded and written as by the
-            build: what a build would be that leaves sorting to DuckDB
+    limit   the same columns, sorted by a hash of the source and the time, streamed as Arrow and discarded
+    ordered the same within the build's memory limit, with each batch checked, encoded and written as by the
+            build: a build that leaves sorting to DuckDB
     legacy  an earlier streaming design, re-created on a part of the data: list-of-struct aggregation to
             Parquet, Python dicts, an Arrow IPC blob nested in another, partial files merged record by record
 
-Each runs in a process of its own, so that peak memory is that run's, with its imports and kernels loaded
-before the clock starts. They take turns, and the best of each counts: on a shared machine the rest is noise.
+Each runs in a process of its own, so that the peak memory is its own; imports and kernels are loaded before
+the clock starts. They take turns, and the best of each counts: on a shared machine the rest is noise.
 """
 
 import json
@@ -33,11 +33,11 @@ from ping_llm.progress import Progress
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What to measure."""
+    """Options of the benchmark."""
 
     measurements: int = 5_000_000
-    data: Path | None = None  # measurements that are there already; None: simulated
-    hot: int = 0  # measurements of one more, single source
+    data: Path | None = None  # existing measurements; None: simulated
+    hot: int = 0  # number of measurements of one more source
     legacy_measurements: int = 200_000
     workers: int = 0
     memory_limit: str = "4GB"
@@ -47,7 +47,7 @@ class BenchOptions:
 
 
 def bench(options: BenchOptions) -> dict[str, Any]:
-    """Run all and compare."""
+    """Run all contestants and return their figures."""
     with tempfile.TemporaryDirectory(prefix="ping-llm-bench-", dir=options.scratch) as name:
         scratch = Path(name)
         data = options.data or _simulated(options, scratch)
@@ -113,7 +113,7 @@ def _simulated(options: BenchOptions, scratch: Path) -> Path:
 
 
 def _write_hot(path: Path, count: int) -> None:
-    """One anchor that pinged all day: `count` measurements of a single source, not in order of time."""
+    """Write `count` measurements of a single source in one day, as of an anchor, not in order of time."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -151,7 +151,7 @@ def _child(*words: Any) -> dict[str, Any]:
 
 
 def _peak_rss_mb() -> int:
-    """The kernel's high-water mark of this process, in MB. (ru_maxrss would include that of the parent.)"""
+    """Return the kernel's high-water mark of this process, MB (ru_maxrss would include the parent's)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return round(int(line.split()[1]) * 1024 / 1e6)
@@ -185,7 +185,7 @@ def build_once(data: Path, out: Path, workers: int, memory_limit: str) -> dict[s
 
 
 def _warm_up() -> None:
-    """Load every kernel, by a build of a few measurements."""
+    """Load every kernel by a build of a few measurements."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -205,12 +205,12 @@ def _warm_up() -> None:
 
 
 def _all_of(data: Path) -> str:
-    """Every Parquet file below a folder, in SQL."""
+    """Return every Parquet file below a folder as a SQL list."""
     return "[" + ", ".join(map(sql_path, sorted(data.rglob("*.parquet")))) + "]"
 
 
 def _sorted_by_duckdb(select: str, data: Path, threads: int, **config: Any) -> Any:
-    """Measurements by a hash of their source and by time, as an Arrow reader."""
+    """Sort measurements by a hash of the source and by time; return an Arrow reader."""
     import duckdb
 
     query = (
@@ -225,7 +225,7 @@ def _threads(workers: int) -> int:
 
 
 def sort_once(data: Path, workers: int) -> dict[str, Any]:
-    """The limit: DuckDB sorting the same columns and returning them as Arrow."""
+    """Time the limit: DuckDB sorts the same columns and returns them as Arrow."""
     columns = "event_time, src_addr, dst_addr, ip_version, rtt, msm_id, size, packet_error_count, probe_id"
     begun, cpu = time.perf_counter(), time.process_time()
     count = sum(batch.num_rows for batch in _sorted_by_duckdb(f"SELECT {columns}", data, _threads(workers)))
@@ -233,7 +233,7 @@ def sort_once(data: Path, workers: int) -> dict[str, Any]:
 
 
 def ordered_once(data: Path, out: Path, workers: int, memory_limit: str) -> dict[str, Any]:
-    """DuckDB's sort, and a shard per thread of what it returns."""
+    """Time DuckDB's sort, with one shard per thread written from its output."""
     import numpy as np
 
     from ping_llm.rows.inputs import select
@@ -259,7 +259,7 @@ def ordered_once(data: Path, out: Path, workers: int, memory_limit: str) -> dict
                     return writer.finish()[0].measurements
                 words = from_batch(batch).words
                 writer.add(words, np.arange(len(words)))
-                writer.end_row()  # cheaper than to carry it over, for one row in thousands
+                writer.end_row()  # cheaper than carrying it over, for one row in thousands
 
     with ThreadPoolExecutor(threads) as pool:
         count = sum(pool.map(encode, range(threads)))
@@ -267,7 +267,7 @@ def ordered_once(data: Path, out: Path, workers: int, memory_limit: str) -> dict
 
 
 def legacy_once(data: Path, scratch: Path, measurements: int) -> dict[str, Any]:
-    """The earlier streaming design with two workers, on the first measurements of the data."""
+    """Time the earlier streaming design with two workers, on the first measurements of the data."""
     import duckdb
 
     folder = Path(tempfile.mkdtemp(prefix="legacy-", dir=scratch))

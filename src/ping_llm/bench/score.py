@@ -1,8 +1,8 @@
 """`query score --out`: measurements per second by one process on one core, and by several at once.
 
 Each process is a task of its own, bound to one core: it loads the model, scores a day that is not counted, so
-that everything is compiled, and then its share of the days. The clock runs from there. On a machine that does
-other work too, the figure to use is measurements per second of processor time.
+that everything is compiled, and then its share of the days, which is timed. On a machine that does other work
+too, the figure to use is measurements per second of processor time.
 """
 
 import json
@@ -24,13 +24,13 @@ from ping_llm.simulate.write import simulate
 
 @dataclass(frozen=True)
 class ScoreBench:
-    """What to measure.
+    """Options of the benchmark.
 
     Attributes:
       run: a run; `base` answers from the measurements themselves.
-      data: measurements; None: a simulated world of `measurements`.
-      processes: of the second turn.
-      spark: whether to score with as many workers of Spark on this machine too.
+      data: measurements; None: a simulated world with `measurements` of them.
+      processes: number of processes of the second turn.
+      spark: whether to score also with as many workers of Spark on this machine.
     """
 
     run: str = "base"
@@ -41,7 +41,7 @@ class ScoreBench:
 
 
 def measure(bench: ScoreBench) -> dict[str, Any]:
-    """Measurements per second by turn, and what a billion would take at the rate of one core."""
+    """Return measurements per second by turn, and core hours per billion at the rate of one core."""
     if bench.spark:
         need("spark")
     with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as name:
@@ -74,7 +74,7 @@ def measure(bench: ScoreBench) -> dict[str, Any]:
 
 
 def _turn(run: str, data: Path, count: int, out: Path, processes: int) -> dict[str, float]:
-    """All tasks at once; the slowest counts."""
+    """Run all tasks at once; the slowest one determines the rate."""
     cores = sorted(os.sched_getaffinity(0))
     if processes > len(cores):
         raise PingError(f"{processes} processes need as many cores, and there are {len(cores)}")
@@ -101,7 +101,7 @@ def _turn(run: str, data: Path, count: int, out: Path, processes: int) -> dict[s
 
 
 def _on_spark(bench: ScoreBench, data: Path, count: int, out: Path) -> dict[str, float]:
-    """The whole command: Spark's start, and loading and compiling the model in each worker, included."""
+    """Time the whole command, with Spark's start, and loading and compiling the model in each worker."""
     words = ["query", "score", bench.run, data, "--out", out, "--engine", "spark"]
     program = [sys.executable, "-c", "from ping_llm.cli import main; main()", *map(str, words)]
     begin = time.perf_counter()
@@ -115,7 +115,7 @@ def _on_spark(bench: ScoreBench, data: Path, count: int, out: Path) -> dict[str,
 
 
 def _task(run: str, data: str, out: str, core: str, task: str, tasks: str) -> None:
-    """One process: a line of JSON."""
+    """Score the share of one process, and print its figures as a line of JSON."""
     begin = time.perf_counter()
     os.sched_setaffinity(0, {int(core)})
     import resource

@@ -1,8 +1,8 @@
 """Load on a server: closed loop, repeated questions, and twice as many requests as it can answer.
 
-The server is `ping-llm serve` in a process of its own, asked over loopback by an asyncio client in this one.
-Without a run it serves random weights of 0.7 M parameters with a stack that was fitted to a simulated world:
-what they say does not matter for the time. `rtt_many` answers the same kind of questions in batches before
+The server is `ping-llm serve` in a process of its own, queried by an asyncio client in this one (loopback).
+Without a run it serves random weights of 0.7 M parameters with a stack that was fitted to a simulated world,
+since the time does not depend on the weights. `rtt_many` answers the same kind of questions in batches before
 the server is started, so that both have the machine to themselves.
 """
 
@@ -34,11 +34,11 @@ _METHODS = ("by destination", "prefixes", "neighbours", "pair recent", "pair las
 
 @dataclass(frozen=True)
 class ServeBench:
-    """What to measure.
+    """Options of the benchmark.
 
     Attributes:
       run: a run with rows; None: random weights on a simulated world.
-      clients: requests in progress of the closed loop.
+      clients: number of concurrent requests of the closed loop.
       seconds: length of each phase.
       soak_minutes: length of a phase at 80 % of the measured capacity; 0: none.
     """
@@ -51,7 +51,7 @@ class ServeBench:
 
 @dataclass
 class Outcome:
-    """What became of the requests of a phase; `in_time` were answered before its end."""
+    """Outcomes of the requests of a phase; `in_time` were answered before its end."""
 
     accepted_ms: list[float] = field(default_factory=list)
     refused: int = 0
@@ -67,7 +67,7 @@ class Outcome:
 
 
 def measure(bench: ServeBench) -> dict[str, Any]:
-    """All figures."""
+    """Run the benchmark and return its figures."""
     with tempfile.TemporaryDirectory(prefix="ping-llm-bench-") as folder:
         run, data = (bench.run, None) if bench.run is not None else random_run(Path(folder))
         batched, bodies = _batched(run, data, bench)
@@ -77,7 +77,7 @@ def measure(bench: ServeBench) -> dict[str, Any]:
 
 
 def random_run(folder: Path) -> tuple[Path, Path]:
-    """Random weights in a stack with simple methods that were fitted to a simulated world, and its rows."""
+    """Write a run of random weights in a stack fitted to a simulated world; return it and its rows."""
     from dataclasses import replace
 
     from ping_llm.answer.stack import FOLDER, NETWORK
@@ -96,7 +96,7 @@ def random_run(folder: Path) -> tuple[Path, Path]:
     train = read_measurements(world)
     learned, tests = held_out(train, SplitOptions(0.8, 0.1, 0.1, 0.1, 2), 40)
     simple = fit_stack(None, learned, tests, train, _METHODS)
-    # Held-out questions would give random weights no say at all. Half of it is what a trained network gets.
+    # Held-out questions would give the random network no weight in the stack. A trained network gets half.
     half = np.full((len(simple.weights), 1), 0.5)
     stack = replace(
         simple,
@@ -112,7 +112,7 @@ def random_run(folder: Path) -> tuple[Path, Path]:
 
 
 def _batched(run: Path, data: Path | None, bench: ServeBench) -> tuple[float, list[dict[str, Any]]]:
-    """Questions per second of `rtt_many` in batches of 64, and enough different questions for all phases."""
+    """Return questions per second of `rtt_many` in batches of 64, and different questions for all phases."""
     from ping_llm.answer.context import Question
     from ping_llm.answer.model import Model
 
@@ -128,7 +128,7 @@ def _batched(run: Path, data: Path | None, bench: ServeBench) -> tuple[float, li
 
 
 def _bodies(known: Any, count: int) -> list[dict[str, Any]]:
-    """Different questions about pairs and times of the data."""
+    """Make different questions about pairs and times of the data."""
     from ping_llm.measurements.addresses import unpack_one
 
     random = np.random.default_rng(0)
@@ -140,7 +140,7 @@ def _bodies(known: Any, count: int) -> list[dict[str, Any]]:
         dst = unpack_one(known.dst[other].tobytes())
         if (":" in src) != (":" in dst):
             dst = unpack_one(known.dst[row].tobytes())
-        # No two questions are the same: another microsecond is another question.
+        # Different microseconds make different questions.
         made.append({"src": src, "dst": dst, "at": known.time[row] / 1e6 + 1 + len(made) * 1e-6})
     return made
 
@@ -213,10 +213,10 @@ async def _load(
 
 
 async def _soak(asker: "_Asker", pid: int, rate: float, minutes: float) -> dict[str, Any]:
-    """Five parts of a long phase at a steady rate: latency, processor time and memory must be flat.
+    """Run five parts of a long phase at a steady rate: latency, processor time and memory must be flat.
 
-    At 80 % load a p99 follows whatever else the machine does. The processor time per answer does not: it
-    tells whether the server itself has become slower.
+    At 80 % load the p99 depends on the other work of the machine. The processor time per answer does not: it
+    shows whether the server itself has become slower.
     """
     parts = []
     for _ in range(5):
@@ -243,7 +243,7 @@ async def _soak(asker: "_Asker", pid: int, rate: float, minutes: float) -> dict[
 
 
 class _Asker:
-    """Asks one different question after the other."""
+    """Client that sends a different question each time."""
 
     def __init__(self, client: Any, bodies: Sequence[dict[str, Any]]):
         self._client, self._bodies, self._next = client, bodies, 0
@@ -255,7 +255,7 @@ class _Asker:
         return body | {"at": body["at"] + 0.1 * round_}
 
     async def _ask(self, body: dict[str, Any], outcome: Outcome) -> bool:
-        """Whether it was answered: a refusal is none."""
+        """Send a question; return whether it was answered (a refusal is no answer)."""
         import httpx
 
         start = time.perf_counter()
@@ -273,20 +273,20 @@ class _Asker:
         return response.status_code == 200
 
     async def closed(self, clients: int, seconds: float) -> Outcome:
-        """So many clients, each of which asks again as soon as it has its answer."""
+        """Run a closed loop of clients, each of which asks again as soon as it has its answer."""
         outcome, end = Outcome(), time.perf_counter() + seconds
 
         async def client() -> None:
             while time.perf_counter() < end:
                 answered = await self._ask(self._body(), outcome)
-                # With 64 clients and 2.4 s each, those that end later would add 12 % to a rate over 20 s.
+                # With 64 clients and 2.4 s per answer, later answers would add 12 % to a rate over 20 s.
                 outcome.in_time += answered and time.perf_counter() < end
 
         await asyncio.gather(*(client() for _ in range(clients)))
         return outcome
 
     async def open(self, rate: float, seconds: float) -> Outcome:
-        """So many requests per second, whether the earlier ones are answered or not."""
+        """Send `rate` requests per second, whether the earlier ones are answered or not."""
         outcome, start, tasks = Outcome(), time.perf_counter(), set()
         for number in range(int(rate * seconds)):
             await asyncio.sleep(max(0.0, start + number / rate - time.perf_counter()))
@@ -297,7 +297,7 @@ class _Asker:
         return outcome
 
     async def one_by_one(self, count: int) -> tuple[float, float, float]:
-        """Median ms of new questions, of the same again, and of others about the same sources."""
+        """Return median ms of new questions, of the same repeated, and of others about the same sources."""
         bodies = [self._body() for _ in range(count)]
         moved = bodies[1:] + bodies[:1]
         others = [
@@ -325,13 +325,13 @@ def _rss_mb(pid: int) -> float:
 
 
 def _cpu_s(pid: int) -> float:
-    """Processor seconds of a process so far, all threads."""
+    """Return the processor seconds of a process so far, all threads."""
     # The name, in parentheses, may hold spaces; user and system time are the 12th and 13th after it.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _machine_s() -> float:
-    """Processor seconds that the machine has worked, stolen ones included, idle and waiting ones not."""
+    """Return the busy processor seconds of the machine, with stolen time, without idle and I/O wait time."""
     user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
     return (user + nice + system + sum(rest[:3])) / os.sysconf("SC_CLK_TCK")

@@ -1,8 +1,8 @@
-"""What our part of training costs: step time against MaxText alone, waiting for data, and the launch.
+"""Cost of our part of training: step time compared with MaxText alone, waiting for data, and the launch.
 
 The step is also compared with its limit: the time that its FLOPs take as one large matrix product. Both
 trainings are of the same model with the same batch; ours reads probe rows and records, MaxText's repeats
-one synthetic batch. They take turns in one process, because a busy machine changes faster than a run ends,
+one synthetic batch. They take turns in one process, because the load of a busy machine changes within a run,
 and the median of each is compared.
 """
 
@@ -25,12 +25,12 @@ _WARM_UP = 5  # steps after which dispatching, caches and the allocator have set
 
 @dataclass(frozen=True)
 class TrainBench:
-    """What to measure.
+    """Options of the benchmark.
 
     Attributes:
         config: the packaged config.
-        steps: of each turn.
-        turns: of each side.
+        steps: number of steps per turn.
+        turns: number of turns per side.
         words: overrides, for both sides.
     """
 
@@ -41,7 +41,7 @@ class TrainBench:
 
 
 def measure(bench: TrainBench) -> dict[str, Any]:
-    """Run the benchmark; everything it writes is removed afterwards."""
+    """Run the benchmark and return its figures; everything it writes is removed afterwards."""
     from ping_llm.train.estimate import plan
     from ping_llm.train.hardware import matrix_flops
 
@@ -87,7 +87,7 @@ def measure(bench: TrainBench) -> dict[str, Any]:
 
 
 def simulated_rows(folder: Path) -> Path:
-    """Probe rows to train on: 100,000 simulated measurements."""
+    """Build probe rows of 100,000 simulated measurements to train on."""
     from ping_llm.rows.build import RowOptions, build
     from ping_llm.simulate import WorldOptions, simulate
 
@@ -97,7 +97,7 @@ def simulated_rows(folder: Path) -> Path:
 
 
 def _launch(bench: TrainBench, rows: Path, run: Path) -> dict[str, float]:
-    """A whole launch in a process of its own, from the command to the end of its first step."""
+    """Time the parts of a launch in a process of its own, from the command to the end of its first step."""
     program = [sys.executable, "-c", "from ping_llm.cli import main; main()"]
     words = ["train", bench.config, "steps=1", *bench.words, "--rows", str(rows), "--run", str(run), "--json"]
     started = time.time()
@@ -135,7 +135,7 @@ def _their_steps(bench: TrainBench, run: Path) -> list[float]:
 
 
 def _measured(bench: TrainBench) -> list[str]:
-    """No checkpoint in between: saving is neither side's step."""
+    """Return overrides for both sides: without checkpoints, since saving is not part of a step."""
     return [
         f"steps={bench.steps}",
         "checkpoint_period=1000000",

@@ -30,12 +30,12 @@ _START, _MINUTE = 1_700_000_000_000_000, 60_000_000
 
 @dataclass(frozen=True)
 class WatchBench:
-    """What is measured.
+    """Options of the benchmark.
 
     Attributes:
-      results: of the stream, of which the first half is not timed: pairs are new then, and asked about often.
+      results: number of results of the stream. The first half is not timed: new pairs are queried often.
       pairs: number of pairs, each measured every four minutes.
-      refresh: as in `watch`.
+      refresh: values of the option of `watch` to compare.
     """
 
     results: int = 60_000
@@ -44,10 +44,10 @@ class WatchBench:
 
 
 def measure(bench: WatchBench, run: Path | None = None) -> dict[str, Any]:
-    """Results per second by `refresh`, and the bits per result that go with it.
+    """Return results per second and bits per result by `refresh`.
 
     Args:
-      run: a run to ask. None: random weights of the config `tiny`, whose raw network answers every question.
+      run: a run to query. None: random weights of the config `tiny`, whose raw network answers questions.
     """
     keep_compiled()
     figures: dict[str, Any] = {"results": bench.results, "pairs": bench.pairs}
@@ -91,7 +91,7 @@ def _measure(model: Model, path: Path, state: Path, refresh: int, bench: WatchBe
 
 
 def steady(results: int, pairs: int, seed: int = 0) -> Columns:
-    """Sources with 20 destinations each, every four minutes, log-normal around the pair's own level."""
+    """Simulate sources with 20 destinations each, every four minutes, log-normal around the pair's level."""
     random = np.random.default_rng(seed)
     number = np.arange(results) % pairs
     src, dst = np.zeros((results, 16), np.uint8), np.zeros((results, 16), np.uint8)
@@ -108,7 +108,7 @@ def steady(results: int, pairs: int, seed: int = 0) -> Columns:
 
 
 def _write(path: Path, stream: Columns) -> None:
-    """As Atlas reports pings."""
+    """Write a stream as RIPE Atlas reports pings."""
     ends = zip(unpack(stream.src).to_pylist(), unpack(stream.dst).to_pylist(), strict=True)
     with path.open("wb") as file:
         for (src, dst), at, rtt in zip(ends, stream.time.tolist(), stream.rtt.tolist(), strict=True):

@@ -1,1 +1,1 @@
-"""The demo: the whole path on a simulated Internet, from simulation to queries."""
+"""The demo: all steps on a simulated Internet, from simulation to queries."""

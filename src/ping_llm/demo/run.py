@@ -1,7 +1,7 @@
 """The demo: `ping-llm fit` on a simulated Internet, with the true distribution for comparison.
 
 runs/demo-world   the simulation
-runs/demo         the fit, as on anyone's data; summary.json and answer.png are the demo's own
+runs/demo         the run of the fit; summary.json and answer.png are added by the demo
 """
 
 import json
@@ -33,12 +33,12 @@ def draw_answer(
     truth: np.ndarray,
     observed: float,
 ) -> None:
-    """Probabilities of bins given a reply.
+    """Draw the probabilities of RTT bins given a reply, of the model and of the truth.
 
     Args:
-      edges: [n + 1] ms.
-      model, truth: [n] probability of each bin.
-      observed: the held-out RTT, ms, or -1.
+      edges: [n + 1], ms.
+      model, truth: [n], probability of each bin.
+      observed: the held-out RTT, ms; -1: no reply.
     """
     import matplotlib
 
@@ -61,10 +61,10 @@ def draw_answer(
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """Every default of the demo.
+    """Options of the demo, with every default.
 
-    The world is small and dense, about 60 measurements per pair, so that a model of 0.7M parameters can come
-    to know it in minutes. With four of them the demo took 616 s on two cores.
+    The world is small and dense, about 60 measurements per pair, so that a model of 0.7M parameters can learn
+    it in minutes. With four minutes of training the demo took 616 s on two cores.
     """
 
     measurements: int = 200_000
@@ -73,9 +73,9 @@ class DemoOptions:
     days: int = 14
     seed: int = 1
     minutes: float = 3.0
-    #: Questions of each test, and of each kind that decides the stack.
+    #: Number of questions per test, and per kind of question that the stack is fitted on.
     questions: int = 300
-    #: Addresses of each end and IP version that are completed.
+    #: Number of addresses per end and IP version that are completed.
     address_questions: int = 2
 
 
@@ -101,7 +101,7 @@ def run_demo(run: Path, options: DemoOptions, say: Callable[[str], None]) -> dic
         seed=options.seed,
     )
     check_options(fit_options)
-    Journal(run, [str(world)], fit_options, None)  # refuses before anything is made
+    Journal(run, [str(world)], fit_options, None)  # refuses other options before anything is written
     say(f"simulate an Internet: {options.measurements:,} measurements")
     simulate(world, world_options)
     result = fit([str(world)], run, fit_options, say, world=world)
@@ -118,21 +118,21 @@ def run_demo(run: Path, options: DemoOptions, say: Callable[[str], None]) -> dic
 
 
 def _figures(methods: dict[str, Any]) -> dict[str, Any]:
-    """Of one test: bits and median error of every method."""
+    """Return bits, median error, CRPS and entropy of every method on one test."""
     return {
         name: {key: part[key] for key in ("bits", "medae_ms", "crps_ms", "entropy_bits") if key in part}
         for name, part in methods.items()
     }
 
 
-#: Measurements that the packaged model is given: the newest.
+#: Number of newest measurements that the packaged model answers from.
 _FOR_BASE = 20_000
 
 
 def _example(run: Path, world_path: Path, splits: Splits) -> dict[str, Any]:
-    """A held-out question that got a reply, as a user would ask it: the answer beside the truth.
+    """Answer a held-out question that got a reply, as for a user, and compare the answer with the truth.
 
-    The packaged model answers it too, without any training, from the newest measurements.
+    The packaged model answers it too, without training, from the newest measurements.
     """
     from ping_llm.answer.base import BaseModel
     from ping_llm.answer.context import Question
@@ -191,7 +191,7 @@ _TITLES = {
 
 
 def last_screen(summary: dict[str, Any], run: str) -> str:
-    """What was learned, between the truth and one histogram; an answer; what to try next."""
+    """Return the demo's output: scores beside the truth and one histogram, an example, and next commands."""
     known = summary["tests"]["later"]
     ratio = known["global"]["medae_ms"] / known["stack"]["medae_ms"]
     verdict = (

@@ -1,8 +1,8 @@
 """The figures of a table of measurements, exact and out of core.
 
-Percentiles come from sorted streams: DuckDB sorts on disk, and a rank is picked while the rows pass by. So
-memory does not grow with the rows, and nothing is approximated but gaps of more than a day (to 1 %), and
-median RTTs by the country and the AS of the ends (to 1 %).
+Percentiles come from sorted streams: DuckDB sorts on disk, and each rank is picked from the stream. So memory
+does not grow with the rows. Only gaps of more than a day and median RTTs by country and AS are approximate
+(to 1 %).
 """
 
 from collections import Counter, defaultdict
@@ -22,14 +22,14 @@ from ping_llm.measurements.schema import DAY_US, KINDS, PING
 from ping_llm.measurements.times import time_text
 from ping_llm.tables import table
 
-#: Gaps are counted by the second up to a day, beyond in steps of 1 %.
+#: Bins of gaps: one per second up to a day, then steps of 1 %.
 _EXACT = 86_400
 _STEP = np.log(1.01)
-_BINS = _EXACT + 2_000  # a gap of 130 years is the last
+_BINS = _EXACT + 2_000  # the last bin is a gap of 130 years
 
 
 class Runs:
-    """Feed it consecutive batches; then ask."""
+    """Measurements per source, and gaps between them, counted over consecutive batches of a sorted stream."""
 
     def __init__(self) -> None:
         self.sizes: Counter[int] = Counter()  # measurements of a source → sources
@@ -40,7 +40,7 @@ class Runs:
         self._size = 0
 
     def feed(self, keys: np.ndarray, times: np.ndarray) -> None:
-        """Keys of sources and times in µs, sorted."""
+        """Count a batch: keys of sources and times in µs, sorted by both."""
         if not len(keys):
             return
         starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
@@ -72,13 +72,13 @@ class Runs:
         return sum(self.sizes.values())
 
     def size_quantiles(self, shares: Iterable[float]) -> list[int]:
-        """Measurements per source, by nearest rank."""
+        """Return quantiles of the measurements per source, by nearest rank."""
         sizes = np.array(sorted(self.sizes), np.int64)
         ends = np.cumsum([self.sizes[size] for size in sizes.tolist()])
         return [int(sizes[np.searchsorted(ends, rank(share, int(ends[-1])))]) for share in shares]
 
     def gap_quantiles(self, shares: Iterable[float]) -> list[float]:
-        """Seconds between a source's consecutive measurements, by nearest rank."""
+        """Return quantiles of the seconds between a source's consecutive measurements, by nearest rank."""
         ends = np.cumsum(self.gaps)
         total = int(ends[-1])
         return (
@@ -87,12 +87,12 @@ class Runs:
 
 
 def rank(share: float, count: int) -> int:
-    """The nearest rank, from 1."""
+    """Return the nearest rank of a quantile, counted from 1."""
     return min(count, max(1, int(np.ceil(share * count - 1e-9))))
 
 
 def gap_of_bin(number: int) -> float:
-    """Seconds at the lower edge of a bin."""
+    """Return the lower edge of a bin, s."""
     if number < _EXACT:
         return float(number)
     return float(f"{_EXACT * np.exp((number - _EXACT) * _STEP):.3g}")
@@ -119,12 +119,12 @@ _BATCH_ROWS = 1 << 17
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one table. `summary` is for tables and JSON, the rest for plots."""
+    """The figures of one table. `summary` is for text tables and JSON, the rest for plots."""
 
     summary: dict[str, Any]
     rtt_histogram: np.ndarray  # [len(RTT_EDGES) - 1]
     sizes: dict[int, int]  # measurements of a source → sources
-    gaps: tuple[np.ndarray, np.ndarray]  # seconds, how often
+    gaps: tuple[np.ndarray, np.ndarray]  # seconds, counts
 
 
 def measure(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> Figures:
@@ -174,7 +174,7 @@ def _totals(connection: duckdb.DuckDBPyConnection, data: ParquetInput) -> dict[s
         name: f"(SELECT count(DISTINCT {name}) FROM {data.scan})" if name in data.columns else "0"
         for name in ("msm_id", "probe_id")
     }
-    # What is not named is a ping, as in a table without the column.
+    # A null kind is a ping, as in a table without the column.
     kind = f"coalesce(kind::VARCHAR, '{KINDS[PING]}')" if data.with_kind else f"'{KINDS[PING]}'"
     kinds = ", ".join(f"count(*) FILTER ({kind} = '{name}') AS kind_{name}" for name in KINDS)
     # ::ffff:192.0.2.1 is an IPv4 address.
@@ -248,7 +248,7 @@ def _named(percentiles: tuple[float, ...], values: list) -> dict[str, Any]:
     return {f"p{p:g}": value for p, value in zip(percentiles, values, strict=False)}
 
 
-#: RTTs are counted in steps of 1 % from 1 µs on, so a median is exact to that.
+#: Ratio of the edges of RTT bins, from 1 µs on: medians are exact to 1 %.
 _BY_STEP = 1.01
 _SHOWN = 15
 UNKNOWN = "unknown"
@@ -257,7 +257,7 @@ UNKNOWN = "unknown"
 def by_place(
     connection: duckdb.DuckDBPyConnection, data: ParquetInput, places: Places
 ) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Of sources and of destinations, by country and by AS: addresses, measurements, failures, median RTT."""
+    """Count addresses, measurements and failures by country and AS of either end, with the median RTT."""
     return {
         "sources": _of_end(connection, data, places, "src_addr"),
         "destinations": _of_end(connection, data, places, "dst_addr"),
@@ -321,7 +321,7 @@ def _median(steps: dict[int, int]) -> float | None:
 
 
 def place_tables(found: dict[str, dict[str, list[dict[str, Any]]]]) -> list[str]:
-    """Text tables of the largest."""
+    """Return text tables of the countries and ASes with the most measurements."""
     blocks = []
     for end, kinds in found.items():
         for kind, entries in kinds.items():

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: the table and the plots."""
+"""Output of a description: text, or one self-contained HTML page with the tables and the plots."""
 
 import base64
 import html
@@ -14,7 +14,7 @@ from ping_llm.measurements.schema import KINDS, PING
 from ping_llm.pages import document, tidy_figure
 from ping_llm.tables import table
 
-#: Days are listed one by one up to this many.
+#: Largest number of days that are listed one by one.
 _LISTED_DAYS = 31
 
 
@@ -59,7 +59,7 @@ def render_text(kind: str, summaries: dict[str, dict[str, Any]], ingested: Accou
 
 
 def left_out(ingested: Account) -> list[list[str]]:
-    """Rows on what `ingest` did not make measurements of, the commonest reason first."""
+    """Return rows on the results that `ingest` made no measurements of, the most frequent reason first."""
 
     def part(count: int) -> str:
         return f"{count:,} ({100 * count / max(1, ingested.results):.1f} %)"
@@ -76,18 +76,18 @@ def left_out(ingested: Account) -> list[list[str]]:
 
 
 def share(count: int, part: dict[str, Any]) -> str:
-    """A number of measurements and what share of the part's that is."""
+    """Format a number of measurements and its share of all measurements of the part."""
     return f"{count:,} ({100 * count / part['rows']:.1f} %)"
 
 
 def kinds_to_show(parts: Iterable[dict[str, Any]]) -> list[str]:
-    """All kinds of measurements, or none where all are pings."""
+    """Return all kinds of measurements, or none if all measurements are pings."""
     only_pings = all(part["kinds"][KINDS[PING]] == part["rows"] for part in parts)
     return [] if only_pings else list(KINDS)
 
 
 def _days_text(days: list[dict[str, Any]]) -> str:
-    """By day, or by month where there are many."""
+    """Return a table by day, or by month if there are many days."""
     if len(days) > _LISTED_DAYS:
         months: dict[str, list[int]] = {}
         for day in days:
@@ -108,7 +108,7 @@ def _days_text(days: list[dict[str, Any]]) -> str:
 
 
 def number(value: float | None) -> str:
-    """A whole number, or three decimals, so that a column of them lines up."""
+    """Format a whole number, or three decimals, so that a column is aligned."""
     if value is None:
         return ""
     if isinstance(value, int) or value == int(value):
@@ -120,7 +120,7 @@ _COLOURS = ("#2b6cb0", "#c05621", "#2f855a")
 
 
 def draw(parts: dict[str, Figures]) -> dict[str, bytes]:
-    """Caption → PNG."""
+    """Draw the plots: {caption: PNG}."""
     pictures: dict[str, Callable[[Any, dict[str, Figures]], None]] = {
         "Distribution of RTT": _rtt,
         "Measurements per day": _days_figure,
@@ -132,7 +132,7 @@ def draw(parts: dict[str, Figures]) -> dict[str, bytes]:
 
 
 def _png(function: Callable[[Any, dict[str, Figures]], None], parts: dict[str, Figures]) -> bytes:
-    # The object interface: no global state, no display.
+    # Matplotlib's object interface needs no global state and no display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -144,7 +144,7 @@ def _png(function: Callable[[Any, dict[str, Figures]], None], parts: dict[str, F
     axes.grid(axis="y", color="#e2e8f0", linewidth=0.7)
     axes.set_axisbelow(True)
     if axes.get_legend_handles_labels()[1] and (len(parts) > 1 or function is _days_figure):
-        # Above the plot, where no line or bar can be.
+        # Above the plot, where it covers no line or bar.
         axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0)
     tidy_figure(figure, legend_below=False)
     file = io.BytesIO()
@@ -161,7 +161,7 @@ def _rtt(axes: Any, parts: dict[str, Figures]) -> None:
             continue
         shares = 100 * figures.rtt_histogram / total
         axes.stairs(shares, RTT_EDGES, fill=len(parts) == 1, color=colour, label=name)
-        # From the first to the last bin but for the outermost 0.01 %.
+        # All bins except the outermost 0.01 % at each end.
         reached = np.cumsum(shares)
         low = RTT_EDGES[np.searchsorted(reached, 0.01)]
         high = RTT_EDGES[np.searchsorted(reached, 99.99).clip(0, len(RTT_EDGES) - 2) + 1]
@@ -179,7 +179,7 @@ def _rtt(axes: Any, parts: dict[str, Figures]) -> None:
 def _days_figure(axes: Any, parts: dict[str, Figures]) -> None:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    # Bars of less than a pixel would vanish: at most 250, each of several days if need be.
+    # Bars of less than a pixel would vanish: at most 250 bars, each of several days if necessary.
     dates = [np.array([day["date"] for day in f.summary["days"]], "datetime64[D]") for f in parts.values()]
     first, last = min(date[0] for date in dates), max(date[-1] for date in dates)
     width = int(-(-((last - first).astype(int) + 1) // 250))

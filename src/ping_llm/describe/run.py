@@ -1,4 +1,4 @@
-"""`ping-llm describe`: open, measure, show."""
+"""`ping-llm describe`: open data, compute figures, and return text, JSON or HTML."""
 
 import tempfile
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ MEASUREMENTS_KIND, SPLITS_KIND, RAW_KIND = "measurements", "splits", "raw input"
 
 @dataclass(frozen=True)
 class Source:
-    """Named tables of measurements: the splits, or one called `all`."""
+    """Named tables of measurements: the splits, or one table `all`."""
 
     kind: str
     parts: dict[str, ParquetInput]
@@ -34,12 +34,12 @@ class Source:
 
 
 def open_source(places: Sequence[str], temporary: Path) -> Source:
-    """Find out what is there. Raw input is read once, into Parquet below `temporary`."""
+    """Open splits, measurements or raw input. Raw input is read once, into Parquet below `temporary`."""
     folder = Path(places[0])
     if len(places) == 1 and (folder / REPORT_FILE).exists():
         names = [name for name in ("train", "val", "test") if (folder / name).is_dir()]
         return Source(SPLITS_KIND, {name: open_input([str(folder / name)]) for name in names})
-    find_files(places)  # says what does not exist
+    find_files(places)  # raises if a path does not exist
     try:
         return Source(MEASUREMENTS_KIND, {"all": open_input(places)})
     except PingError:
@@ -67,11 +67,11 @@ def _read_raw(places: Sequence[str], temporary: Path, troubles: list[str]) -> Pa
 
 @dataclass(frozen=True)
 class Description:
-    """What is at a path.
+    """The figures of the data at a path.
 
     Attributes:
       troubles: sentences about damaged files of raw input.
-      ingested: what became of the results that `ingest` made these measurements of, where it says so.
+      ingested: counts of the results that `ingest` read for these measurements, if it left a report.
     """
 
     title: str
@@ -110,11 +110,11 @@ def describe(
     temporary: Path | None = None,
     located: Places | None = None,
 ) -> Description:
-    """Figures of measurements, of the splits of a sharding, or of raw input.
+    """Compute the figures of measurements, of the splits of a sharding, or of raw input.
 
     Args:
-      located: where prefixes are: adds figures by country and AS.
-      temporary: folder for what does not fit into memory; the system's own if None.
+      located: places of prefixes, which add figures by country and AS.
+      temporary: folder for data that do not fit into memory; None: the system's own.
     """
     with tempfile.TemporaryDirectory(prefix="ping-llm-", dir=temporary) as folder:
         source = open_source(places, Path(folder))
@@ -132,7 +132,7 @@ def describe(
 
 
 def _ingested(places: Sequence[str]) -> Account | None:
-    """What the ingests of all these folders say; None if one of them does not."""
+    """Return the summed counts of the ingests of all these folders; None if one has no readable report."""
     total = Account()
     for place in places:
         try:
@@ -141,5 +141,5 @@ def _ingested(places: Sequence[str]) -> Account | None:
                 return None
             total += report_from_json(summary, IngestOptions()).total
         except (OSError, KeyError, TypeError, ValueError, AttributeError, UsageError):
-            return None  # it is about the measurements, which were read
+            return None  # not an error: the measurements themselves were read
     return total

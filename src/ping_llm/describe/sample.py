@@ -1,4 +1,4 @@
-"""A few measurements drawn evenly from everything, the same for the same seed."""
+"""A uniform random sample of measurements, the same for the same seed."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,12 +15,12 @@ from ping_llm.measurements.schema import KINDS, LAST_VERSION, PING, TABLE_VERSIO
 
 
 def sample(places: Sequence[str], count: int, seed: int = 0) -> pa.Table:
-    """Up to `count` measurements in the order of time, columns of the measurements table.
+    """Return up to `count` measurements by time, with the columns of the measurements table.
 
-    Parquet with a column `kind` or `throughput_mbps` gives one; of raw input, the lowest version of the table
-    that holds what is known of the drawn measurements.
+    Columns `kind` and `throughput_mbps` of Parquet are kept. Raw input gives the lowest version of the table
+    that holds all values of the drawn measurements.
     """
-    find_files(places)  # says what does not exist
+    find_files(places)  # raises if a path does not exist
     try:
         data = open_input(places)
     except PingError:
@@ -37,7 +37,7 @@ def sample(places: Sequence[str], count: int, seed: int = 0) -> pa.Table:
 
 
 def _from_parquet(data: ParquetInput, count: int, seed: int) -> pa.Table:
-    """By row number: only the row groups that hold a drawn row are read."""
+    """Draw by row number: only the row groups that hold a drawn row are read."""
     count = min(count, data.rows)
     chosen = np.sort(np.random.default_rng(seed).choice(data.rows, count, replace=False))
     schema = TABLE_VERSIONS[data.version]
@@ -65,7 +65,7 @@ def _rows(path: Path, wanted: np.ndarray, schema: pa.Schema) -> pa.Table:
 
 
 def _in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Columns of the measurements table; those that are missing are null."""
+    """Return the columns of the table: a missing kind is ping, other missing optional ones are null."""
     columns = []
     for field in schema:
         if field.name == "kind":
@@ -83,7 +83,7 @@ def _in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _from_stream(batches: Iterable[pa.RecordBatch], count: int, seed: int) -> pa.Table:
-    """Each row draws a number; those with the smallest are the sample."""
+    """Draw a number per row; the rows with the smallest numbers are the sample."""
     random = np.random.default_rng(seed)
     schema = TABLE_VERSIONS[LAST_VERSION]
     drawn = schema.empty_table()

@@ -1,1 +1,1 @@
-"""How good is an answer? Metrics, splits without leakage, strong baselines, and the report."""
+"""Evaluation of answers: metrics, tests without leakage, strong baselines, and the report."""

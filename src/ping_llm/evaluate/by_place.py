@@ -1,7 +1,7 @@
-"""What places add to a report: errors by distance and by pair of countries, and the baseline `distance`.
+"""Places in a report: errors by distance and by pair of countries, and the baseline `distance`.
 
-The baseline is boosted like `boosted`, and knows nothing but where the two ends are: it is what a model that
-knows places has to beat.
+The baseline is boosted like `boosted`, with the places of the two ends as its only features. A model that
+knows places must be better than it.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ from ping_llm.measurements.history import History
 from ping_llm.measurements.places import FIBRE_KM_PER_MS, Places, distance_km, locations
 
 _EDGES_KM = (0, 100, 500, 1000, 2000, 5000, 10000)
-#: Pairs of countries that are listed, the most frequent first.
+#: Largest number of pairs of countries that are listed, the most frequent first.
 _PAIRS = 15
 
-#: A typical path is this much longer than the great circle, and its ends cost this many ms.
+#: Typical ratio of the path to the great circle, and RTT that both ends add, ms.
 _DETOUR, _ENDS_MS = 1.6, 5.0
 
 
@@ -47,7 +47,7 @@ class Distance(Boosted):
 
 
 class Located:
-    """What an evaluation does with files of places."""
+    """Places from files, and the strata and the baseline made of them."""
 
     def __init__(self, files: Sequence[str]):
         self._files = [Path(file) for file in files]
@@ -55,12 +55,12 @@ class Located:
 
     @property
     def can_boost(self) -> bool:
-        """Is scikit-learn installed?"""
+        """Whether scikit-learn is installed."""
         return importlib.util.find_spec("sklearn") is not None
 
     @property
     def folder(self) -> str:
-        """Of the baseline's parts: answers by other places are other answers."""
+        """Folder of the baseline's parts, named by a digest of the files, on which its answers depend."""
         found = hashlib.sha256()
         for path in self._files:
             with path.open("rb") as file:

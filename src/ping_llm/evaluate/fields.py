@@ -28,12 +28,12 @@ _NAMES = {Field.SRC: "src", Field.DST: "dst", Field.TIME: "time", Field.RESULT: 
     field: name for name, field in vocab.OPTIONAL.items()
 }
 
-#: Sequences that are scored together.
+#: Number of sequences that are scored together.
 _ROWS = 64
 
 
 def by_order(model: Model, asked: Columns) -> dict:
-    """Mean bits per measurement of every order of the fields, in total and by field."""
+    """Return the mean bits per measurement of every order of the fields, in total and by field."""
     with_time = list(permutations((Field.SRC, Field.DST, Field.TIME, Field.RESULT)))
     without = list(permutations((Field.SRC, Field.DST, Field.RESULT)))
     out: dict = {"measurements": len(asked)}
@@ -57,10 +57,10 @@ def by_order(model: Model, asked: Columns) -> dict:
 
 
 def _all_fields(model: Model, asked: Columns) -> dict:
-    """Bits by field of measurements with all fields that the model was trained on, in the order of questions.
+    """Return bits by field of measurements that state all the model's fields, in the order of questions.
 
-    `result_without` are those of the result where the optional fields are not stated before it. Empty for a
-    model that was trained on none.
+    `result_without` is the bits of the result if the optional fields are not stated before it. Empty for a
+    model that was trained without optional fields.
     """
     if not model.optional_fields:
         return {}
@@ -75,7 +75,7 @@ def _all_fields(model: Model, asked: Columns) -> dict:
 
 
 def address_bytes(model: Model, asked: Columns) -> dict:
-    """Share of the bytes that the model would have guessed, by position, given all before it.
+    """Return shares of the bytes that the model predicts correctly, by position, given all bytes before it.
 
     Position p is also the number of bytes that are known already. The destination is predicted given the
     source, the source given the destination.
@@ -106,14 +106,14 @@ def address_bytes(model: Model, asked: Columns) -> dict:
                 "measurements": len(part),
                 "byte_accuracy": [float(share) for share in right.mean(axis=0)],
                 "byte_bits": [float(bits) for bits in -np.log2(np.maximum(chance, 1e-12)).mean(axis=0)],
-                # All bytes from here on are the most likely ones: what greedy completion gets right.
+                # Share whose bytes from here on are all the most likely ones: greedy completion finds them.
                 "greedy_exact_match": [float(right[:, p:].all(axis=1).mean()) for p in range(width)],
             }
     return out
 
 
 def _tokens(model: Model, asked: Columns, order: tuple[Field, ...]) -> np.ndarray:
-    """int32 [n, longest], PAD at the end: each measurement by itself, its fields in this order."""
+    """Encode each measurement alone, with its fields in this order: int32 [n, longest], PAD at the end."""
     columns = StatementColumns.empty(len(asked))
     columns.first[:] = True
     columns.order[:, : len(order)] = order
@@ -135,7 +135,7 @@ def _tokens(model: Model, asked: Columns, order: tuple[Field, ...]) -> np.ndarra
 
 
 def _inputs(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs (shifted right), positions and segments, with rows up to _ROWS so that one shape is compiled."""
+    """Return inputs (shifted right), positions and segments, padded to _ROWS: one shape is compiled."""
     inputs = np.zeros((_ROWS, ids.shape[1]), np.int32)
     inputs[: len(ids), 1:] = ids[:, :-1]
     segments = np.zeros_like(inputs)
@@ -146,7 +146,7 @@ def _inputs(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _scored(model: Model, asked: Columns, order: tuple[Field, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens, and log2 of each token's probability (0 for PAD)."""
+    """Return the tokens, and log2 of each token's probability (0 for PAD)."""
     ids = _tokens(model, asked, order)
     parts = []
     for begin in range(0, len(ids), _ROWS):
@@ -159,7 +159,7 @@ def _scored(model: Model, asked: Columns, order: tuple[Field, ...]) -> tuple[np.
     return ids, np.concatenate(parts) / np.log(2)
 
 
-#: Numbers of completions among which the right address counts.
+#: Numbers of most probable completions that are searched for the right address.
 AT = (1, 5, 10)
 
 #: Numbers of known bytes, by IP version.
@@ -169,12 +169,12 @@ KNOWN_BYTES = {4: (0, 1, 2, 3), 6: (0, 2, 4, 6, 8, 12)}
 def exact_matches(
     model: Model, asked: Columns, questions: int, known_bytes: Mapping[int, Sequence[int]] = KNOWN_BYTES
 ) -> dict:
-    """Shares of exact matches, {"dst IPv4": {"questions", "by_known_bytes": {"0": {"at_1", …}, …}}, …}.
+    """Return exact-match shares, {"dst IPv4": {"questions", "by_known_bytes": {"0": {"at_1", …}, …}}, …}.
 
     Args:
       asked: measurements whose addresses are completed, one end at a time.
-      questions: of each field and IP version at most, evenly spread.
-      known_bytes: how many of the address are given, by IP version.
+      questions: largest number per field and IP version, evenly spread.
+      known_bytes: numbers of address bytes that are given, by IP version.
     """
     out: dict = {}
     jobs = []
@@ -199,7 +199,7 @@ def exact_matches(
 
 
 def _place(model: Model, src: np.ndarray, dst: np.ndarray, field: str, known: int) -> int:
-    """Rank of the right address among the most probable completions, from 0; max(AT) if it is not there."""
+    """Return the right address's rank among the most probable completions, from 0; max(AT) if missing."""
     ends = {"src": Prefix.of(src), "dst": Prefix.of(dst)}
     right = ends[field]
     ends[field] = Prefix.of(src if field == "src" else dst, known)

@@ -18,21 +18,21 @@ from ping_llm.splits.questions import DESTINATION_CONTEXT, SOURCE_CONTEXT, Test,
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Options.
+    """Options of an evaluation.
 
     Attributes:
-      splits: what is held out, where the data are not split already.
-      queries: largest number of questions per test, drawn at random; 0 is all.
+      splits: shares that are held out, if the data are not split already.
+      queries: largest number of questions per test, drawn at random; 0: all.
       source_context: numbers of known measurements of a new source, one test each.
-      destination_context: numbers of other sources whose result of a new destination is known, one test each:
-        for methods, and for the packaged model. A run is not told of them.
+      destination_context: numbers of other sources whose result of a new destination is known, one test each.
+        They are only for simple methods and the packaged model, and left out if a run is evaluated.
       context_sizes: numbers of context measurements to compare.
-      context_queries: questions of that comparison, since every size costs a pass of the model.
-      address_questions: addresses of each end and IP version that are completed, by best-first search, which
-        takes about 0.2 s per number of known bytes.
-      replicates: bootstrap replicates.
-      baselines: names of `answer.methods.registry`.
-      places: files that say where prefixes are: adds errors by distance and country, and a baseline.
+      context_queries: number of questions of that comparison; every size costs a pass of the model.
+      address_questions: number of addresses per end and IP version that are completed, by best-first search,
+        which takes about 0.2 s per number of known bytes.
+      replicates: number of bootstrap replicates.
+      baselines: names from `answer.methods.registry`.
+      places: files with the places of prefixes, which add errors by distance and country, and a baseline.
     """
 
     splits: SplitOptions = field(default_factory=SplitOptions)
@@ -49,11 +49,11 @@ class EvaluateOptions:
 
 
 def address_questions(queries: int, most: int = 20) -> int:
-    """Addresses to complete beside so many questions: none for a quick look, since each takes seconds."""
+    """Return the number of addresses to complete: 0 with 1 to 499 `queries`, since each takes seconds."""
     return most if queries == 0 or queries >= 500 else 0
 
 
-#: Names under which the parts of a split folder are looked for, as folders or Parquet files.
+#: Accepted names of the parts of a split folder, which are folders or Parquet files.
 _TRAIN = ("train",)
 _TEST = ("test", "holdout", "val", "validation")
 
@@ -66,7 +66,7 @@ class EvaluationData:
     fingerprint: str
 
     def learned(self, test: Test) -> Columns:
-        """What a method learns from before it is asked the questions of a test."""
+        """Return the measurements that a method learns from before it answers a test."""
         return Columns.concatenate([self.train, test.learned]).sorted_by_time()
 
 
@@ -74,7 +74,7 @@ def read(path: Path, options: EvaluateOptions, every_column: bool = False) -> Ev
     """Read and split measurements, and draw the questions.
 
     Args:
-      every_column: whether to read the optional columns, for what was trained on them or depends on them.
+      every_column: whether to read the optional columns, for runs trained on them and simulations.
     """
     measured = partial(read_measurements, every_column=every_column, with_kind=True)
     train, test = _part(path, _TRAIN), _part(path, _TEST)
@@ -87,7 +87,7 @@ def read(path: Path, options: EvaluateOptions, every_column: bool = False) -> Ev
 
 
 def evaluation_data(splits: Splits, options: EvaluateOptions) -> EvaluationData:
-    """The questions of a split."""
+    """Draw the questions of a split."""
     tests = questions_of(
         splits, options.queries, options.seed, options.source_context, options.destination_context
     )

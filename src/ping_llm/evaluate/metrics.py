@@ -7,7 +7,7 @@ with replacement, each with all of its measurements. A test with one source has 
 
 import numpy as np
 
-#: Relative errors are reported at these percentiles.
+#: Percentiles at which relative errors are reported.
 RELATIVE_PERCENTILES = (50, 75, 90, 95)
 
 #: Least denominator of relative errors, ms.
@@ -68,7 +68,7 @@ def brier(probability: np.ndarray, happened: np.ndarray) -> float:
 
 
 def log_loss_bits(probability: np.ndarray, happened: np.ndarray) -> float:
-    """Mean -log2 of the probability given to what happened."""
+    """Mean -log2 of the probability given to the outcome."""
     given = np.where(happened, probability, 1.0 - probability)
     return float(np.mean(-np.log2(np.maximum(given, 1e-12))))
 
@@ -87,7 +87,7 @@ def auc(score: np.ndarray, happened: np.ndarray) -> float:
 
 
 def failure_calibration_error(probability: np.ndarray, happened: np.ndarray, bins: int = 10) -> float:
-    """|mean probability - frequency| over groups of equal probability mass, weighted by their size."""
+    """Mean |mean probability - frequency| over groups of equal size, sorted by probability."""
     order = np.argsort(probability, kind="stable")
     groups = np.array_split(order, bins)
     gaps = [len(g) * abs(probability[g].mean() - happened[g].mean()) for g in groups if len(g)]
@@ -99,19 +99,19 @@ BOUNDS = (2.5, 97.5)
 
 
 class Bootstrap:
-    """The same draws for every figure and every method of a test, so that methods can be compared."""
+    """Bootstrap by source. All figures and methods of a test use the same draws, so they can be compared."""
 
     def __init__(self, sources: np.ndarray, replicates: int = REPLICATES, seed: int = 0):
         self._sources = np.asarray(sources)
         self._count = int(self._sources.max()) + 1 if len(self._sources) else 0
         random = np.random.default_rng(seed)
-        #: How often each source is in each replicate.
+        #: Count of each source in each replicate, [replicates, sources]; None with fewer than two sources.
         self._draws = None
         if self._count > 1:
             self._draws = random.multinomial(self._count, np.full(self._count, 1 / self._count), replicates)
 
     def mean(self, values: np.ndarray, chosen: np.ndarray | None = None) -> list[float] | None:
-        """Bounds of the mean; `values` are those of the chosen measurements."""
+        """Return the bounds of the mean; `values` are those of the chosen measurements."""
         if self._draws is None or not len(values):
             return None
         sources = self._sources if chosen is None else self._sources[chosen]
@@ -120,7 +120,7 @@ class Bootstrap:
         return _bounds(total[number > 0] / number[number > 0])
 
     def median(self, values: np.ndarray, chosen: np.ndarray | None = None) -> list[float] | None:
-        """Bounds of the median."""
+        """Return the bounds of the median."""
         if self._draws is None or not len(values):
             return None
         sources = self._sources if chosen is None else self._sources[chosen]
@@ -138,24 +138,25 @@ def _bounds(replicates: np.ndarray) -> list[float] | None:
     return [float(value) for value in np.percentile(replicates, BOUNDS)] if len(replicates) else None
 
 
-#: Candidates of a choice.
+#: Number of candidates of a choice.
 CHOICE_OF = 10
 
 
 def choice(
     expected: np.ndarray, true: np.ndarray, source: np.ndarray, destination: np.ndarray, size: int = CHOICE_OF
 ) -> dict[str, float] | None:
-    """Choose the destination with the least expected cost: how often is it the fastest, at what cost?
+    """Score the choice of the destination with the least expected cost.
 
-    The destinations that are asked about for one source, each once, make sets of `size` in their order; what
-    is left is dropped.
+    The queried destinations of a source, each once and in order, are divided into sets of `size`; an
+    incomplete set is dropped.
 
     Args:
       expected, true: float64 [n], ms; no reply costs the timeout.
       source, destination: int [n].
 
     Returns:
-      sets, the share in which the choice was the fastest, and the mean cost above it; None without any set.
+      number of sets, share of sets whose choice was the fastest, and mean cost above the fastest, ms; None
+      without any set.
     """
     right, regret = [], []
     for one in np.unique(source):

@@ -1,4 +1,4 @@
-"""The parts of an evaluation: what a method answered to a test, one file each, and what they are parts of."""
+"""The parts of an evaluation: one file per method and test, and a key with the data and the options."""
 
 import hashlib
 import json
@@ -16,10 +16,10 @@ from ping_llm.evaluate.inputs import EvaluateOptions, EvaluationData
 from ping_llm.files import write_json
 from ping_llm.model.packaged import ERRORS, RECIPE, RELATIONS, base_folder
 
-#: Of the parts and of report.json.
+#: Format version of the parts and of report.json.
 FORMAT = 2
 
-#: Which baselines and tests run, and how intervals are drawn, changes no part.
+#: Options that change no part: which baselines and tests run, and how intervals are drawn.
 _FREE_OPTIONS = (
     *("baselines", "replicates", "source_context", "destination_context", "context_sizes"),
     *("address_questions", "places"),
@@ -27,7 +27,7 @@ _FREE_OPTIONS = (
 
 
 def claim(out: Path, data: EvaluationData, options: EvaluateOptions) -> None:
-    """Parts of other data or options are not mixed with these."""
+    """Write the key of the data and the options beside the parts; refuse parts with another key."""
     settings = plain(options)
     for free in _FREE_OPTIONS:
         settings.pop(free)
@@ -64,7 +64,7 @@ def baseline_folder(name: str) -> str:
 
 
 def places_of(run: Path, load: Callable[[], Model]) -> dict[str, str]:
-    """The folders of a run's parts: of its network, and of its stack if it has one."""
+    """Return the folders of a run's parts by subject: "network", and "stack" if it has one."""
     if (folder := base_folder(run)) is not None:
         made = f"{_weights_digest(folder)}-{_recipe_digest(folder)}"
         return {"network": f"base-network-{made}", "stack": f"base-{made}"}
@@ -76,7 +76,7 @@ def places_of(run: Path, load: Callable[[], Model]) -> dict[str, str]:
 
 
 def _manner_digest() -> str:
-    """A digest of how prompts are made."""
+    """Return a digest of the settings of prompts and of the RTT grid."""
     return hashlib.sha256(repr((Asking(), ALSO_UNNAMED, GRID.tobytes())).encode()).hexdigest()[:8]
 
 
@@ -92,7 +92,7 @@ def _recipe_digest(folder: Path) -> str:
 
 
 def _weights_digest(run: Path) -> str:
-    """Of the exported weights; of a run without an export, of its newest checkpoint's name and time."""
+    """Return a digest of the exported weights, or else of the newest checkpoint's name and time."""
     for candidate in (run / "model.safetensors", run / "export" / "model.safetensors"):
         if candidate.exists():
             with candidate.open("rb") as file:

@@ -24,12 +24,12 @@ _STYLE = {
     "network": ("#7a00cc", 2.0),
     "truth": ("tab:gray", 2.0),
 }
-#: Histograms of all methods would hide each other.
+#: Methods with a PIT histogram: those of all methods would hide each other.
 _PIT_METHODS = ("stack", "model", "network", "pair last", "dmfsgd", "global", "truth")
 
 
 def draw(out: Path, result: dict, scores: AllScores, asked: Mapping[str, Columns]) -> list[tuple[str, str]]:
-    """Write the PNGs; returns (file name, caption)."""
+    """Write the PNGs; return the file name and caption of each."""
     pictures = [
         ("error_cdf.png", "Share of the replies whose absolute error is below x", _error_cdf),
         (
@@ -58,7 +58,7 @@ def draw(out: Path, result: dict, scores: AllScores, asked: Mapping[str, Columns
 
 
 def _panels(tests: list[str]):
-    """Two panels to a row: four would be too small to read on a phone."""
+    """Make one panel per test, two per row: four would be too small to read on a phone."""
     columns = min(2, len(tests))
     rows = -(-len(tests) // columns)
     figure, grid = plt.subplots(rows, columns, figsize=(4.6 * columns, 3.5 * rows), squeeze=False)

@@ -1,4 +1,4 @@
-"""report.json, report.html and the PNGs: the same figures for programs and for people."""
+"""The report: report.json for programs, report.html and PNGs for people, with the same figures."""
 
 import base64
 import html
@@ -74,7 +74,7 @@ def write(
 
 
 def read(path: Path) -> dict:
-    """A report from its folder or its report.json."""
+    """Read a report from its folder or its report.json."""
     file = path / "report.json" if path.is_dir() else path
     try:
         report = json.loads(file.read_bytes())
@@ -86,7 +86,7 @@ def read(path: Path) -> dict:
 
 
 def leaderboard(result: dict, metric: str, digits: int) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of text, methods × splits; * marks the best of a column."""
+    """Return the header and rows of a text table, methods × splits; * marks the best of a column."""
     splits = result["splits"]
     methods = list(dict.fromkeys(name for split in splits.values() for name in split))
     rows = []
@@ -102,7 +102,7 @@ def leaderboard(result: dict, metric: str, digits: int) -> tuple[list[str], list
 
 
 def page(out: Path, result: dict, pictures: list[tuple[str, str]]) -> str:
-    """report.html: the verdict, methods by kind of question, explanations, tables.
+    """Return report.html: the verdict, methods by kind of question, explanations, tables.
 
     Args:
       out: folder of the pictures.
@@ -131,7 +131,7 @@ def page(out: Path, result: dict, pictures: list[tuple[str, str]]) -> str:
 
 
 def _opening(result: dict) -> list[str]:
-    """The verdict: its first line, a sentence per kind of question, the notes."""
+    """Return the verdict as HTML: its first line, a sentence per kind of question, the notes."""
     found = verdict.verdicts(result)
     shown = verdict.main_verdicts(found)
     first = result.get("warning") or verdict.overall(found)
@@ -181,7 +181,7 @@ def _explanations(result: dict) -> list[str]:
 
 
 def _sections(out: Path, result: dict, pictures: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
-    """Title and body of each section of tables and pictures."""
+    """Yield the title and body of each section of tables and pictures."""
     splits = result["splits"]
     body = ["<p>The best of a column is green; less is better. Small: 95 % intervals.</p>"]
     for metric, title, digits in HEADLINES:
@@ -230,12 +230,12 @@ def _sections(out: Path, result: dict, pictures: list[tuple[str, str]]) -> Itera
 
 
 def _definitions(items: list[tuple[str, str]]) -> str:
-    """A list of terms (text) and their definitions (HTML)."""
+    """Return an HTML list of terms (text) and their definitions (HTML)."""
     return f"<dl>{''.join(f'<dt>{html.escape(term)}</dt><dd>{words}</dd>' for term, words in items)}</dl>"
 
 
 def _text(text: str) -> str:
-    """Text as HTML; a number stays with its unit."""
+    """Return text as HTML, with a no-break space between a number and its unit."""
     return re.sub(r"(\d) (ms|%|bits)", "\\1\u00a0\\2", html.escape(text))
 
 
@@ -243,7 +243,7 @@ METRICS = ("medae_ms", "mae_ms", "mse", "crps_ms", "bits", "ece", "interval_90_w
 
 
 def compare(paths: Sequence[Path], metric: str) -> dict:
-    """One metric of every method on every split of the reports.
+    """Return one metric of every method on every split of the reports.
 
     Returns:
       {"metric", "reports": [names], "same_data": bool, "rows": [{"split", "method", "values", "intervals"}]}
@@ -271,7 +271,7 @@ def compare(paths: Sequence[Path], metric: str) -> dict:
 
 
 def cells(row: dict) -> list[str]:
-    """A row's values as text, with their intervals; * marks the least where they differ."""
+    """Return a row's values and intervals as text; * marks the least value if they differ."""
     values = [value for value in row["values"] if value is not None]
     differ = len(set(values)) > 1
     out = []
@@ -283,7 +283,7 @@ def cells(row: dict) -> list[str]:
 
 
 def _report_names(paths: Sequence[Path]) -> list[str]:
-    """The folders' names; whole paths where those do not tell reports apart."""
+    """Return the names of the folders, or whole paths if two names are equal."""
     folders = [path if path.is_dir() else path.parent for path in paths]
     names = [folder.resolve().name for folder in folders]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]

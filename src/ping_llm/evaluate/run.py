@@ -1,6 +1,6 @@
-"""The evaluation itself: every method on every test, kept part by part, then the report.
+"""The evaluation: scores of every method on every test, stored part by part, then the report.
 
-A part is one method's answers to one test. Run again after an interruption, only missing parts are made.
+A part is the scores of one method on one test. After an interruption only missing parts are made.
 """
 
 import json
@@ -40,7 +40,7 @@ from ping_llm.splits.novelty import Novelty
 if TYPE_CHECKING:
     from ping_llm.evaluate.subjects import NetworkMethod
 
-#: Answers are made and scored this many at a time: distributions are large, scores are not.
+#: Number of answers that are made and scored at a time: distributions are large, scores are not.
 METHOD_CHUNK = 4096
 
 
@@ -54,11 +54,11 @@ def evaluate(
 ) -> dict:
     """Evaluate and write report.json, report.html and PNGs below `out`; returns the report.
 
-    A run is judged by its stack, which is what its users get, and its network alone is set beside it.
+    A run is judged by its stack, which users query by default. Its network alone is a method of the report.
 
     Args:
-      data_path: measurements, whatever `ingest` reads, or a folder that holds splits.
-      world: the simulation's folder, where the data are simulated: adds the truth.
+      data_path: measurements, any input of `ingest`, or a folder that holds splits.
+      world: folder of the simulation if the data are simulated; it adds the truth.
       answers: a file to write every question and its answer to, one JSON object per line.
     """
     if run is not None and base_folder(run) is None:
@@ -77,11 +77,11 @@ def evaluate_data(
     world: Path | None = None,
     answers: Path | None = None,
 ) -> dict:
-    """The same on data that have been split already."""
+    """Evaluate as `evaluate`, with data that are split already."""
     if answers is not None and run is None:
         raise UsageError("--answers needs a run")
     load = _loader(run, data)
-    # What can be wrong with the run and the world is wrong before anything is written.
+    # Errors in the run and the world are raised before anything is written.
     places = {} if run is None else places_of(run, load)
     truth = None if world is None else _truth(world)
     with only_writer(out, "evaluate"):
@@ -152,7 +152,7 @@ def _evaluate(
         for name, bits in _true_entropies(world, out / "parts" / "truth", data).items():
             result["splits"][name]["truth"]["entropy_bits"] = bits
     if seconds:
-        write_json(out / "seconds.json", seconds)  # not in the report, which is the same whenever it is made
+        write_json(out / "seconds.json", seconds)  # not in the report, which has the same bytes each time
     report.write(out, result, scores, {test.name: test.asked for test in data.tests})
     if answers is not None:
         subject = "stack" if "stack" in places else "network"
@@ -163,7 +163,7 @@ def _evaluate(
 
 
 def answer_by_run(model: Model, test: Test, data: EvaluationData) -> dict[str, Scores]:
-    """Score the network, and the stack on the same answers of the network, which are computed once."""
+    """Score the network, and the stack with the same answers of the network, which are computed once."""
     stack = model.stack
     trained = Novelty.of(data.train) if stack is None else stack.network_trained
     parts: dict[str, list[Scores]] = {}
@@ -182,7 +182,7 @@ def answer_by_run(model: Model, test: Test, data: EvaluationData) -> dict[str, S
 
 
 def _answer_by_base(model: BaseModel, test: Test) -> dict[str, Scores]:
-    """The same of the packaged model, whose network is a component of its stack like any other."""
+    """Score the packaged model, whose network is a component of its stack like any other."""
     stack, name = model.stack, model.recipe.network
     assert stack is not None
     parts: dict[str, list[Scores]] = {"network": [], "stack": []}
@@ -201,10 +201,10 @@ def _answer_by_base(model: BaseModel, test: Test) -> dict[str, Scores]:
 def write_answers(
     path: Path, tests: Sequence[Test], scores: dict[str, Scores], conditions: Sequence[str] = ()
 ) -> None:
-    """One JSON object per question: what was asked, what happened, and the answer, in ms.
+    """Write one JSON object per question: the query, the result and the answer, in ms.
 
     Args:
-      conditions: columns that questions stated.
+      conditions: columns that the questions state.
     """
     with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
         for test in tests:
@@ -232,7 +232,7 @@ def write_answers(
 
 
 def answer(method: Answering, test: Test, chunk: int = METHOD_CHUNK) -> Scores:
-    """Ask and score, a chunk at a time."""
+    """Score the answers of a method to a test, one chunk at a time."""
     parts = []
     queries = test.queries()
     for start in range(0, len(queries), chunk):
@@ -242,7 +242,7 @@ def answer(method: Answering, test: Test, chunk: int = METHOD_CHUNK) -> Scores:
 
 
 def _by_context_size(load: Callable, folder: Path, data: EvaluationData, options: EvaluateOptions) -> dict:
-    """The model's figures by the number of measurements it is given, on the same questions."""
+    """Return the network's figures by number of context measurements, on the same questions."""
     out: dict = {}
     tests = [test for test in data.tests if test.kind in ("later", "pairs", "destinations")]
     with Progress("by context size", len(tests) * len(options.context_sizes), "parts") as progress:
@@ -263,7 +263,7 @@ def _by_context_size(load: Callable, folder: Path, data: EvaluationData, options
 
 
 def _whole_measurements(load: Callable, folder: Path, data: EvaluationData, options: EvaluateOptions) -> dict:
-    """Bits by field and order, and addresses, on the first test's questions: {"likelihood", "addresses"}."""
+    """Return {"likelihood", "addresses"} of the first test: bits by field and order, and address figures."""
     from ping_llm.evaluate import fields
 
     whole = data.tests[0].asked
@@ -287,7 +287,7 @@ def _whole_measurements(load: Callable, folder: Path, data: EvaluationData, opti
 
 
 def _true_entropies(world: Path, folder: Path, data: EvaluationData) -> dict[str, float]:
-    """Of each test, the exact mean entropy of its results in bits: what the truth's own score tends to."""
+    """Return the exact mean entropy of each test's results in bits, the limit of the truth's own score."""
     from ping_llm.simulate.world import World
 
     def entropies() -> dict[str, float]:
@@ -299,7 +299,7 @@ def _true_entropies(world: Path, folder: Path, data: EvaluationData) -> dict[str
 
 
 def _stored_json(path: Path, make: Callable[[], dict]) -> dict:
-    """A part that was kept as JSON, or is made now: it was not there, or is damaged."""
+    """Read a part that is stored as JSON; make it if it is missing or damaged."""
     if path.exists():
         try:
             content = json.loads(path.read_bytes())
@@ -352,7 +352,7 @@ def _loader(run: Path | None, data: EvaluationData) -> Callable[[], Model]:
         if not loaded:
             assert run is not None
             model = Model.load(run, data=False)
-            # The packaged model answers from what the simple methods learn from.
+            # The packaged model answers from the measurements that the simple methods learn from.
             loaded.append(model.about(data.train) if isinstance(model, BaseModel) else model)
         return loaded[0]
 

@@ -1,7 +1,7 @@
-"""From answers and results to numbers: one record a query first, then summaries with intervals.
+"""Scores of answers: one record per query, and summaries with intervals.
 
-The per-query record is what is stored: every figure of the report is computed from it, so a new figure
-needs no new answers.
+The records are stored. Every figure of the report is computed from them, so a new figure needs no new
+answers.
 """
 
 import sys
@@ -23,13 +23,13 @@ from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.ids import Ids
 from ping_llm.measurements.schema import HOUR_US, KINDS
 
-#: Quantiles that are stored of every answer: the median and the ends of the 90, 80 and 50 % intervals.
+#: Levels of the stored quantiles of an answer: the median and the ends of the 90, 80 and 50 % intervals.
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _INTERVALS = {0.5: (2, 4), 0.8: (1, 5), 0.9: (0, 6)}
-#: Those that `evaluate --answers` and `query rtt --json` share.
+#: Levels that both `evaluate --answers` and `query rtt --json` write.
 ANSWER_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
-#: ms; the last range is open.
+#: Lower bounds of the RTT ranges, ms; the last range is open.
 RTT_RANGES = (0, 10, 30, 60, 100, 150, 200, 300)
 
 
@@ -69,9 +69,9 @@ class Scores:
 
     @classmethod
     def stored(cls, path: Path, questions: int) -> "Scores | None":
-        """What was saved of that many questions. None if nothing was, or if the file is damaged."""
+        """Read the saved scores of this number of questions; None if the file is missing or damaged."""
         try:
-            # Opened here: np.load leaves a file open whose zip directory is cut.
+            # Opened here, because np.load does not close a file whose zip directory is truncated.
             with path.open("rb") as file, np.load(file) as stored:
                 found = cls(**{f.name: stored[f.name] for f in fields(cls)})
         except FileNotFoundError:
@@ -90,7 +90,7 @@ def say_damaged(path: Path, why: object) -> None:
 
 
 def summary(scores: Scores, test: Columns, bootstrap: Bootstrap | None = None) -> dict:
-    """Every figure of one method on one test; `intervals` has the headline ones' 95 % bounds, by source."""
+    """Return every figure of a method on a test; `intervals` has 95 % bounds of the main ones, by source."""
     replied = test.replied
     out: dict = {"measurements": len(test), "replies": int(replied.sum())}
     if not replied.any():
@@ -141,9 +141,9 @@ def summary(scores: Scores, test: Columns, bootstrap: Bootstrap | None = None) -
 
 
 def strata(scores: Scores, test: Columns) -> dict:
-    """The main figures by IP version, range of the RTT that was measured, and hour of the day (UTC).
+    """Return the main figures by IP version, range of the measured RTT, and hour of the day (UTC).
 
-    Also by kind of measurement, where there is more than one.
+    Also by kind of measurement, if there is more than one.
     """
     ipv4 = addresses.is_ipv4(test.src)
     hour = (test.time // HOUR_US) % 24
@@ -162,7 +162,7 @@ def strata(scores: Scores, test: Columns) -> dict:
 
 
 def short(scores: Scores, test: Columns, chosen: np.ndarray) -> dict:
-    """The main figures of the chosen questions."""
+    """Return the main figures of the chosen questions."""
     replied = chosen & test.replied
     if not replied.any():
         return {"measurements": int(chosen.sum())}

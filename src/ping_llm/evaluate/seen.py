@@ -1,7 +1,7 @@
-"""What a run has seen of the tests that it is judged by: such figures say nothing about new data.
+"""Shares of the test questions that a run was trained on: such figures say nothing about new data.
 
-A run remembers the rows that it was trained on (run.json), and its stack which pairs it was fitted to. The
-rows are looked through for the measurements that are asked about, source by source, through their index.
+run.json names the rows that a run was trained on, and its stack holds the pairs that it was fitted to. Of the
+rows only those of the tests' sources are read, by the index, and searched for the queried measurements.
 """
 
 from pathlib import Path
@@ -20,12 +20,12 @@ from ping_llm.splits.novelty import Novelty
 if TYPE_CHECKING:
     from ping_llm.answer.stack import Stack
 
-#: A share of seen questions below this changes no figure.
+#: Largest share of seen questions without a warning: it changes no figure.
 LEAST_SHARE = 0.01
 
 
 def shares(run: Path, data: EvaluationData, stack: "Stack | None") -> dict[str, float] | None:
-    """Of each test, the share of its questions that the run was trained on; None where nobody knows."""
+    """Return the share of each test's questions that the run was trained on; None if it is unknown."""
     trained = _trained_on(run, data)
     if trained is None and stack is None:
         return None
@@ -33,7 +33,7 @@ def shares(run: Path, data: EvaluationData, stack: "Stack | None") -> dict[str, 
     for test in data.tests:
         share = 0.0 if trained is None else float(np.isin(_keys(test.asked), trained).mean())
         if stack is not None and test.kind == "pairs":
-            # By the stack alone where the rows are gone: the pairs of this test should be new.
+            # The pairs of this test should be new. If the rows are gone, only the stack knows.
             known = stack.trained.classes(test.asked.src, test.asked.dst) == Novelty.KNOWN_PAIR
             share = max(share, float(known.mean()))
         out[test.name] = round(share, 4)
@@ -41,7 +41,7 @@ def shares(run: Path, data: EvaluationData, stack: "Stack | None") -> dict[str, 
 
 
 def warning(found: dict[str, float] | None) -> str | None:
-    """The first line of a report whose tests the run has seen."""
+    """Return the first line of the report if the run was trained on its tests, else None."""
     seen = {name: share for name, share in (found or {}).items() if share > LEAST_SHARE}
     if not seen:
         return None
@@ -53,7 +53,7 @@ def warning(found: dict[str, float] | None) -> str | None:
 
 
 def notes(data: EvaluationData, run: Path | None, seen: dict[str, float] | None) -> list[str]:
-    """Notes on the validity of the figures."""
+    """Return notes on the validity of the figures."""
     out = []
     if data.tests and not data.tests[0].timed:
         out.append(
@@ -69,7 +69,7 @@ def notes(data: EvaluationData, run: Path | None, seen: dict[str, float] | None)
 
 
 def _trained_on(run: Path, data: EvaluationData) -> np.ndarray | None:
-    """Keys of the measurements of the tests' sources among the rows that a run was trained on, sorted."""
+    """Return sorted keys of the training measurements of the tests' sources; None if the rows are gone."""
     kept = remembered_data(run, "data")
     if kept is None:
         return None

@@ -1,4 +1,4 @@
-"""What an evaluation compares with the simple methods: a run's network, and the truth of a simulation.
+"""Methods beside the simple ones in an evaluation: a run's network, and the truth of a simulation.
 
 No method can be better than the simulator's true distribution, so it is the lower bound of every score.
 """
@@ -22,7 +22,7 @@ from ping_llm.splits.novelty import Novelty
 
 
 class NetworkMethod(Method):
-    """The network alone, not calibrated. Its stack knows what it was trained on; else that is `train`."""
+    """The network alone, not calibrated. Its training data are as in the run's stack, else those of `fit`."""
 
     name = "network"
 
@@ -35,7 +35,7 @@ class NetworkMethod(Method):
         return self
 
     def sized(self, size: int) -> "NetworkMethod":
-        """The same with another number of measurements of context."""
+        """Return a copy with another largest number of context measurements."""
         other = copy(self)
         other._asking = replace(self._asking, size=size)
         return other
@@ -44,7 +44,7 @@ class NetworkMethod(Method):
         return network.curves(self.model, queries, context, self._trained, self._asking).distributions()
 
 
-#: CRPS by this many quantiles is within 0.1 % of the integral.
+#: Levels for the CRPS: with this many quantiles it is within 0.1 % of the integral.
 _LEVELS = (np.arange(500) + 0.5) / 500
 
 

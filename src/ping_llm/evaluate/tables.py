@@ -10,7 +10,7 @@ from statistics import median
 
 from ping_llm.evaluate.verdict import SUBJECTS, best_of, main_tests, number, subject_of, title_of
 
-#: What the leaderboards show: key in the report, title, and digits. Less is better in all of them.
+#: Metrics of the leaderboards: key in the report, title, and digits. Less is better for all of them.
 HEADLINES = (
     ("medae_ms", "Median absolute error, ms", 2),
     ("mae_ms", "Mean absolute error, ms", 2),
@@ -25,7 +25,7 @@ td small { font-weight: 400; white-space: nowrap; }
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    """Cells are HTML, the first of a row is its name; the row of the report's subject is marked."""
+    """Return an HTML table; cells are HTML, the first of a row is its name; the subject's row is marked."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     names = [row[0] for row in rows]
     subject = next((name for name in SUBJECTS if name in names), None)
@@ -63,7 +63,7 @@ def leaderboard(result: dict, metric: str, digits: int) -> str:
 
 
 def choices(splits: dict) -> str:
-    """How often each method chose the fastest of ten destinations, and the cost of its choices."""
+    """Return how often each method chose the fastest of ten destinations, and the cost, as a table."""
     tests = [name for name, split in splits.items() if any("choice" in part for part in split.values())]
     rows = []
     for method in dict.fromkeys(name for test in tests for name in splits[test]):
@@ -102,7 +102,7 @@ def details(split: tuple[str, dict]) -> str:
 
 
 def stack(kinds: dict) -> str:
-    """Weights with the most context that a kind of question can have, and the calibration."""
+    """Return the weights of each kind of question with the most context, and the calibration, as a table."""
     text = (
         "<p>Decided by questions that were held out of the training. The weights are those of a question "
         "with much to look back on. The network is first blurred by a normal of the given spread in log RTT; "
@@ -146,7 +146,7 @@ def by_context_size(sizes: dict) -> str:
 
 
 def likelihood_tables(figures: dict) -> list[str]:
-    """Every order of the fields, cheapest first, with and without time."""
+    """Return tables of the bits of every order of the fields, fewest first, with and without time."""
     parts = [
         f"<p>{figures['measurements']:,} measurements, each without context. A field's bits hold the "
         "token that names it; those of the result are over the codes of the RTT encoding.</p>"
@@ -204,14 +204,14 @@ def proof(data: dict) -> str:
     return table(["test", *(key.replace("_", " ") for key in keys)], rows)
 
 
-#: Key in the report, name on the switch, unit of the axis.
+#: Metrics of the chart: key in the report, name on the switch, unit of the axis.
 METRICS = (
     ("crps_ms", "CRPS", "ms"),
     ("bits", "Bits per result", "bits"),
     ("medae_ms", "Typical error", "ms"),
 )
 
-#: An axis ends here, in medians of the methods' values: one bad method does not squeeze the others.
+#: Largest end of an axis, in medians of the methods' values: one bad method does not squeeze the others.
 _LONGEST = 3.0
 
 PANEL_STYLE = """
@@ -248,7 +248,7 @@ PANEL_STYLE = """
 
 
 def picture(result: Mapping) -> str:
-    """A panel per kind of question, methods sorted; a switch chooses the metric, without a script."""
+    """Return a panel per kind of question with sorted methods; a switch without script selects the metric."""
     subject = subject_of(result)
     tests = main_tests(result["splits"])
     asked = (result.get("data") or {}).get("asked") or {}
@@ -312,7 +312,7 @@ def _panel(
 
 
 def axis(values: list[float], bounds: list[list[float]], ours: float | None) -> tuple[float, float, float]:
-    """Both ends of an axis and the step of its ticks, all round numbers."""
+    """Return both ends of an axis and the step of its ticks, all round numbers."""
     low, high = min([*values, *(b[0] for b in bounds)]), max([*values, *(b[1] for b in bounds)])
     high = min(high, max(_LONGEST * median(values), 1.2 * (ours or 0.0)))
     if low < high / 3:

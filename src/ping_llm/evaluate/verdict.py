@@ -42,9 +42,9 @@ METHODS = {
 
 
 def main_tests(tests: Iterable[str]) -> list[str]:
-    """One test per kind of question; of new sources the one with 10 known measurements, else the last.
+    """Choose one test per kind of question; of new sources the one with 10 known measurements, else the last.
 
-    New destinations are those that nobody has measured.
+    Of new destinations it is the test without known measurements.
     """
     chosen: dict[str, str] = {}
     for test in tests:
@@ -55,12 +55,12 @@ def main_tests(tests: Iterable[str]) -> list[str]:
 
 
 def kind_of(test: str) -> str:
-    """ "sources, 10 known" is of the kind "sources"."""
+    """Return the kind of a test: "sources" for "sources, 10 known"."""
     return test.split(",")[0]
 
 
 def title_of(test: str) -> str:
-    """A test's name in words."""
+    """Return a test's name in words."""
     known = re.fullmatch(r"(sources|destinations), (\d+) known", test)
     if known is None:
         return _TITLES.get(test, test)
@@ -69,24 +69,24 @@ def title_of(test: str) -> str:
 
 
 def method_words(method: str, test: str) -> str:
-    """A method in words, with its name where that differs."""
+    """Return a method in words, followed by its name if that differs."""
     if method in ("network", "model", "stack"):
         return METHODS[method]
     words = METHODS.get(method)
-    if method.startswith("pair ") and test != "later":  # a pair without a past: what it falls back on
+    if method.startswith("pair ") and test != "later":  # fallback for a pair without earlier results
         words = "the source's median" if test == "destinations" else "the destination's median"
     return f"{words} ({method})" if words else method
 
 
 def number(value: float) -> str:
-    """Three digits, so that 1 % can be seen."""
+    """Format a number with three digits, so that 1 % can be seen."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.{1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3}f}"
 
 
 def titles_of(tests: list[str]) -> str:
-    """Tests in words; those of new sources as one."""
+    """Return the names of tests in words, those of new sources as one."""
     counts = [m[1] for test in tests if (m := re.fullmatch(r"sources, (\d+) known", test))]
     words = [title_of(test) for test in tests if kind_of(test) != "sources" or not counts]
     if counts:
@@ -94,22 +94,22 @@ def titles_of(tests: list[str]) -> str:
     return ", ".join(word[0].lower() + word[1:] for word in words)
 
 
-#: What is judged: the first of these that the report has. "stack" is the network mixed with simple methods.
+#: Judged method: the first of these that the report has. "stack" is the network mixed with simple methods.
 SUBJECTS = ("stack", "model", "network")
 
-#: The scores that decide.
+#: Scores that decide a verdict.
 DECISIVE = ("crps_ms", "bits")
 
-#: A method wins if the other's score is more than this many times its own.
+#: Ratio of two scores above which the method with the lower one wins.
 MARGIN = 1.01
 
-#: Coverage of a 90 % interval outside this range is pointed out.
+#: Range of the coverage of a 90 % interval; outside, it is called too narrow or too wide.
 _COVERAGE = (0.85, 0.95)
 
-#: Fewer are pointed out, because the figures are then uncertain.
+#: Numbers of questions and sources below which a sentence names them, since figures are uncertain.
 _FEW_QUESTIONS, _FEW_SOURCES = 100, 10
 
-#: The simulator's own distribution is the floor of every score and does not compete.
+#: Name of the simulator's own distribution: it is the lower bound of every score and does not compete.
 _TRUTH = "truth"
 
 Outcome = Literal["better", "level", "worse", "alone", "no subject", "no replies"]
@@ -123,7 +123,7 @@ class Best(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """One decisive score that another method has better."""
+    """A decisive score in which another method is better."""
 
     method: str
     metric: str
@@ -133,16 +133,16 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the subject did on one test.
+    """The result of the subject on one test.
 
     Attributes:
       test: name in the report, such as "sources, 10 known".
-      title: the same in words.
+      title: name in words.
       sentence: the verdict, plain text.
       subject: what was judged; None if this test has only baselines.
       figures: the subject's figures; empty without a subject.
-      best_other: of each metric, the best method besides the subject and the truth.
-      losses: decisive scores that another method has better by more than 1 %.
+      best_other: by metric, the best method besides the subject and the truth.
+      losses: decisive scores in which another method is better by more than 1 %.
       outcome: "better" than all others, "level" with the best, "worse" than one of them; "alone" without
         others, "no subject" with baselines only, "no replies" without a figure to compare.
     """
@@ -166,13 +166,13 @@ class Verdict:
 
 
 def subject_of(result: Mapping) -> str | None:
-    """The method that the report is about; None if it has baselines only."""
+    """Return the method that the report is about; None if it has baselines only."""
     names = {name for split in result["splits"].values() for name in split}
     return next((name for name in SUBJECTS if name in names), None)
 
 
 def verdicts(result: Mapping) -> list[Verdict]:
-    """One verdict per test, in the report's order."""
+    """Return one verdict per test, in the report's order."""
     subject = subject_of(result)
     asked = (result.get("data") or {}).get("asked") or {}
     return [
@@ -181,7 +181,7 @@ def verdicts(result: Mapping) -> list[Verdict]:
 
 
 def main_verdicts(found: list[Verdict]) -> list[Verdict]:
-    """One verdict per kind of question, and where that is not a loss, the first loss of its kind."""
+    """Return one verdict per kind of question and, if that is not a loss, the first loss of the kind."""
     main = main_tests(verdict.test for verdict in found)
     lost = {verdict.kind for verdict in found if verdict.test in main and verdict.losses}
     chosen = []
@@ -195,9 +195,9 @@ def main_verdicts(found: list[Verdict]) -> list[Verdict]:
 
 
 def headline(result: Mapping) -> list[str]:
-    """Lines of plain text: the outcome, one sentence per kind of question, then the report's notes.
+    """Return lines of plain text: the outcome, one sentence per kind of question, then the report's notes.
 
-    A report on tests that the run has seen says so first.
+    If the run was trained on the tests, the first line is the warning.
     """
     found = verdicts(result)
     sentences = [verdict.sentence for verdict in main_verdicts(found)]
@@ -209,9 +209,9 @@ def notes(result: Mapping) -> list[str]:
 
 
 def lost_to(result: Mapping) -> dict[str, dict]:
-    """Of each test that another method wins: {"method", "metric", "ours", "theirs"}.
+    """Return the loss in each test that another method wins: {"method", "metric", "ours", "theirs"}.
 
-    Where several scores are lost, it is the one with the largest ratio.
+    If several scores are lost, it is the one with the largest ratio.
     """
     return {
         verdict.test: max(verdict.losses, key=lambda loss: _ratio(loss.ours, loss.theirs))._asdict()
@@ -221,7 +221,7 @@ def lost_to(result: Mapping) -> dict[str, dict]:
 
 
 def overall(found: list[Verdict]) -> str:
-    """The first line: who wins how many tests, and every method that the subject lost to."""
+    """Return the first line: the number of tests by outcome, and every method that the subject lost to."""
     subject = next((verdict.subject for verdict in found if verdict.subject), None)
     if subject is None:
         return "No run was evaluated: these are the simple methods only."
@@ -255,7 +255,7 @@ def overall(found: list[Verdict]) -> str:
 
 
 def best_of(methods: Mapping[str, Mapping], metric: str, without: str | None = None) -> Best | None:
-    """The least value of a metric and whose it is; the truth does not compete."""
+    """Return the method with the least value of a metric; the truth does not compete."""
     values = {
         name: part[metric]
         for name, part in methods.items()
@@ -291,7 +291,7 @@ def _verdict(test: str, methods: Mapping[str, Mapping], subject: str | None, ask
 
 
 def _compare(figures: Mapping, best: Mapping[str, Best]) -> tuple[tuple[Loss, ...], bool]:
-    """The decisive scores that are lost, and whether one is won."""
+    """Return the decisive scores that are lost, and whether one is won."""
     losses, won = [], False
     for metric in DECISIVE:
         if metric not in best or not _is_number(figures.get(metric)):
@@ -331,7 +331,7 @@ def _comparison(
 def _best_sentence(
     test: str, methods: Mapping[str, Mapping], best: Mapping[str, Best], asked: Mapping
 ) -> str:
-    """Of a test without a subject: its best method."""
+    """Return the sentence of a test without a subject, on its best method."""
     first = best.get("crps_ms")
     if first is None:
         return _nothing(next(iter(methods.values()), {}))
@@ -363,7 +363,7 @@ def _nothing(figures: Mapping) -> str:
 
 
 def _few(figures: Mapping, asked: Mapping) -> str:
-    """A remark where the figures rest on little."""
+    """Return a remark if there are few questions or sources."""
     count, sources = figures.get("measurements"), asked.get("sources")
     if not count:
         return ""
