@@ -1,6 +1,6 @@
 """The `ping-llm` program: one Typer app, one module per group of commands.
 
-The modules here declare options and print results; they import their rooms inside the functions,
+The modules here declare options and print results; they import other packages inside the functions,
 because `ping-llm --help` must answer in well under half a second and JAX alone takes longer.
 """
 
@@ -23,13 +23,13 @@ from ping_llm.paths import printable
 app = typer.Typer(
     name="ping-llm",
     cls=Program,
-    help="Learn the joint distribution of Internet latency measurements, and ask it questions.",
+    help="Learn the joint distribution of Internet latency measurements, and query it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-# In the order of the work. MODULE calls register(app), MODULE:NAME register_NAME(app).
+# In the order of the work. "MODULE" is registered by its register(app), "MODULE:NAME" by register_NAME(app).
 _COMMANDS = (
     "bench",
     "start:doctor",
@@ -90,7 +90,7 @@ def main() -> None:
     except PingError as error:
         _fail(error, 1)
     except BrokenPipeError:
-        # The reader (head, less) went away: not our failure. Keep the interpreter from flushing into it.
+        # The reader (head, less) has ended, which is no failure. Keep the interpreter from flushing to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except ModuleNotFoundError as error:
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def _run(words: list[str]) -> None:
-    """Run a command, on local copies of what it names at s3:// or gs://."""
+    """Run a command, with local copies of its paths at s3:// or gs://."""
     if not any(":/" in word for word in words):
         app(words)
     from ping_llm.stores import localised
@@ -116,13 +116,13 @@ def _run(words: list[str]) -> None:
         raise
 
 
-# What we print beyond ASCII, for terminals that cannot show it.
+# ASCII forms of other characters that we print, for terminals that cannot show them.
 _PLAIN = {"…": "...", "·": "|", "–": "-", "→": "->", "×": "x", "µ": "u", "√": "sqrt", "▸": ">"}
 _PLAIN |= dict.fromkeys("▇█▉▊▋▌", "#") | dict.fromkeys("▍▎▏", " ")  # bars
 
 
 def _write_any_text() -> None:
-    """Print also where the output is Latin-1 or ASCII, and names of files that are no text at all."""
+    """Allow output in Latin-1 or ASCII, and of file names that are not valid text."""
     codecs.register_error("ping_llm", _spelled)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -130,9 +130,9 @@ def _write_any_text() -> None:
 
 
 def _quiet_without_gpus(devices: Path = Path("/dev")) -> None:
-    """Keep JAX's traceback about CUDA out of the output where there is no GPU, such as on a login node.
+    """Suppress JAX's traceback about CUDA on a machine without a GPU, such as a login node.
 
-    With CUDA wheels and no driver it prints one, and uses CPUs. With a driver, the error is one to know.
+    With CUDA wheels and no driver, JAX prints one and uses CPUs. With a driver, the user needs to see it.
     """
     if not any(devices.glob("nvidia*")) and not (devices / "dxg").exists():  # dxg: the GPU of WSL
         filtered = logging.getLogger("jax._src.xla_bridge")
@@ -140,7 +140,7 @@ def _quiet_without_gpus(devices: Path = Path("/dev")) -> None:
 
 
 def _spelled(error: UnicodeError) -> tuple[str, int]:
-    """What cannot be encoded, in plain characters or as JSON spells it."""
+    """Replace what cannot be encoded by plain characters or by JSON escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     spelled = []
@@ -152,7 +152,7 @@ def _spelled(error: UnicodeError) -> tuple[str, int]:
 
 
 def _file_trouble(error: OSError) -> str:
-    """A file or folder that cannot be read or written is a user's business: which, and why."""
+    """Return a sentence with the file or folder that cannot be read or written, and the reason."""
     if error.errno == errno.ENOSPC:
         return f"the disk is full ({error}); make room and run the same command again"
     if error.filename is None or error.strerror is None:

@@ -99,7 +99,7 @@ def train(
     turns: int = typer.Option(3, help="Turns per side."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Measure the step time, compared with MaxText alone and with a matrix product; waiting; launch."""
+    """Measure the step time, compared with MaxText alone and a matrix product; also waiting and launch."""
     from ping_llm.bench.train import TrainBench, measure
     from ping_llm.tables import print_json, table
 
@@ -123,7 +123,7 @@ def plan_check(
     length: int = typer.Option(256, min=64, help="Tokens per sequence; one sequence per step."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Make real steps of configs with a tiny batch: memory and FLOPs, compared with `train --plan`."""
+    """Measure memory and FLOPs of real steps with a tiny batch, compared with `train --plan`."""
     from ping_llm.bench.plan_check import PlanCheck, lines, measure
     from ping_llm.tables import print_json, table
 
@@ -260,7 +260,7 @@ def score(
     data: Path | None = typer.Option(None, "--data", help="Folder of measurements.  [default: simulated]"),
     measurements: int = typer.Option(4_000, help="Measurements to simulate, where --data is not given."),
     processes: int = typer.Option(2, min=2, help="Processes of the second turn, each on a core of its own."),
-    spark: bool = typer.Option(False, "--spark", help="Score by as many workers of Spark too."),
+    spark: bool = typer.Option(False, "--spark", help="Also score with as many Spark workers."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Measure `query score --out`: measurements per second on one core, and by several processes."""
@@ -285,7 +285,7 @@ def watch(
         "--detection",
         help="Measure detection on these results: Atlas JSON or a folder of measurements.",
     ),
-    world: Path | None = typer.Option(None, "--world", help="Folder of the simulation that they are of."),
+    world: Path | None = typer.Option(None, "--world", help="Folder of the simulation that made them."),
     shuffled: bool = typer.Option(False, "--shuffled", help="Shuffle each pair's results in time first."),
     rates: str = typer.Option(
         "0.1,1,10",
@@ -297,7 +297,7 @@ def watch(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Measure results per second of `watch`; or how soon it finds changes, beside two simple rules."""
+    """Measure results per second of `watch`, or how soon it finds changes, compared with two simple rules."""
     from ping_llm.bench.watch import WatchBench, measure
     from ping_llm.errors import UsageError
     from ping_llm.tables import print_json, table

@@ -24,7 +24,7 @@ Engine = Literal["local", "spark"]
 
 
 def check(out: Path | None, step: str | None, tasks: int, engine: Engine) -> None:
-    """Refuse what does not go together, before anything is loaded."""
+    """Refuse options that exclude each other, before anything is loaded."""
     if out is None and (step is not None or tasks != 1):
         raise UsageError("--step, --task and --tasks need --out")
     if engine == "spark" and (out is None or step is not None):
@@ -35,7 +35,7 @@ def run(
     job: "Job", model: Any, out: Path, step: str | None, task: int, tasks: int, engine: Engine,
     spark_master: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Do the job, and print its summary."""
+    """Run the job and print its summary."""
     from ping_llm.answer import bulk
     from ping_llm.tables import print_json, table
 

@@ -1,4 +1,4 @@
-"""ping-llm tokens"""
+"""`ping-llm tokens`, `batches` and `pretokenize`."""
 
 import dataclasses
 import os
@@ -217,7 +217,7 @@ def _open(
     changes: list[str] | None,
     epochs: int | None = None,
 ) -> "Batches":
-    """The stream of a run, or of a folder of rows."""
+    """Open the stream of a run, or of a folder of rows."""
     from ping_llm.contexts.batches import Batches
 
     keys = run_keys(directory)
@@ -235,7 +235,7 @@ def _open(
 
 
 def run_keys(directory: Path) -> dict[str, Any]:
-    """The keys of a run's config.yml; nothing for a folder of rows."""
+    """Return the keys of a run's config.yml; none for a folder of rows."""
     config = directory / "config.yml"
     if not config.is_file():
         return {}
@@ -249,7 +249,7 @@ def rows_below(directory: Path) -> Path:
 
 
 def options_of(keys: dict[str, Any], changes: list[str]) -> Any:
-    """ContextOptions from a run's keys, then from KEY=VALUE words."""
+    """Return ContextOptions from a run's keys, then from KEY=VALUE words."""
     from ping_llm.contexts.options import ContextOptions
     from ping_llm.errors import UsageError
 

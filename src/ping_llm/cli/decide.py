@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ping_llm.measurements.addresses import Prefix
 
 _ADDRESSES = "Addresses or names (as for `query rtt`) separated by commas, or a file of one per line."
-#: Addresses that a name in a list stands for at most.
+#: Largest number of addresses of a name in a list.
 _MOST = 1000
 
 
@@ -56,16 +56,16 @@ def rank(
     as_json: bool = query.JSON,
     png: Path | None = query.PNG,
 ) -> None:
-    """Rank destinations for a source: which is the fastest.
+    """Rank destinations for a source by expected RTT.
 
-    With the probability of each to be the fastest, and the cost of a wrong choice."""
+    Shows the probability of each to be the fastest, and the cost of a wrong choice."""
     from ping_llm.answer import pictures
     from ping_llm.tables import print_json
 
     for option, value in (("--slo", slo), ("--timeout", timeout)):
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{option} must be a number of ms above 0, not {value:g}")
-    _addresses(src, "--src"), _addresses(dst, "--dst")  # what is wrong with them is said at once
+    _addresses(src, "--src"), _addresses(dst, "--dst")  # report errors in them before loading
     model, context = query.load_with(run, data, no_data, context, src)
     sources, candidates, notes = _lists(query.names(model, places, _MOST), src, dst)
     if context is not None and len(sources) > 1:
@@ -174,7 +174,7 @@ def matrix(
     run: Path | None = query.OPTIONAL_RUN,
     src: str = typer.Option(..., "--src", help=f"Sources. {_ADDRESSES}"),
     dst: str = typer.Option(..., "--dst", help=f"Destinations. {_ADDRESSES}"),
-    out: Path = typer.Option(..., "--out", help="Folder to write; a second start goes on in it."),
+    out: Path = typer.Option(..., "--out", help="Folder to write. An interrupted matrix resumes there."),
     at: str | None = query.AT,
     size: int | None = query.SIZE,
     errors: int | None = query.ERRORS,
@@ -197,7 +197,7 @@ def matrix(
 ) -> None:
     """Write the latency matrix of sources and destinations.
 
-    Medians, quantiles and loss of every pair."""
+    Contains medians, quantiles and loss of every pair."""
     from ping_llm.answer import matrix as matrices
     from ping_llm.answer import pictures
     from ping_llm.tables import print_json
@@ -253,7 +253,7 @@ def plan(
     questions: Path | None = typer.Option(
         None,
         "--questions",
-        help="Table of src_addr, dst_addr and, if known, event_time, size …: what is to be answered.  "
+        help="Table of src_addr, dst_addr and, if known, event_time, size …: the questions to answer.  "
         "[default: the candidates]",
     ),
     src: str | None = typer.Option(
@@ -275,7 +275,7 @@ def plan(
     as_json: bool = query.JSON,
     png: Path | None = query.PNG,
 ) -> None:
-    """Choose the measurements that would tell most.
+    """Choose the most informative measurements.
 
     Lists those that would make the answers to your questions most certain, best first."""
     from ping_llm.answer import pictures
@@ -303,7 +303,7 @@ def plan(
 def _pairs(
     sources: Sequence[str], destinations: Sequence[str], at: str | None, given: "Conditions"
 ) -> "list[Question]":
-    """Every pair of one IP version."""
+    """Return questions about all pairs of the same IP version."""
     from ping_llm.answer.context import Question, as_prefix
 
     ends = [(as_prefix(a, "source"), as_prefix(b, "destination")) for a in sources for b in destinations]
@@ -336,7 +336,7 @@ def _plan_text(made: "Plan") -> str:
 
 
 def _named(given: str, option: Literal["--src", "--dst"], found: "Names") -> list[str]:
-    """The addresses of an option, with those that its names stand for."""
+    """Return the addresses of an option, and those that its names stand for."""
     end: End = "source" if option == "--src" else "destination"
     named = [_or_file(given, partial(found.find, text, end)) for text in _addresses(given, option)]
     query.say(*named)
@@ -344,7 +344,7 @@ def _named(given: str, option: Literal["--src", "--dst"], found: "Names") -> lis
 
 
 def _lists(found: "Names", src: str, dst: str) -> "tuple[list[Prefix], list[Prefix], tuple[str, ...]]":
-    """The same of both options, of one IP version where there is a choice; and notes."""
+    """Return the addresses of both options, of one IP version if there is a choice, and notes."""
     return found.lists(
         _addresses(src, "--src"),
         _addresses(dst, "--dst"),
@@ -353,7 +353,7 @@ def _lists(found: "Names", src: str, dst: str) -> "tuple[list[Prefix], list[Pref
 
 
 def _or_file(given: str, find: "Callable[[], Named]") -> "Named":
-    """What is found; where an option of one word stands for nothing, it may have been meant as a file."""
+    """Return what is found; an error about an option of one word also says that it is not a file."""
     try:
         return find()
     except UsageError as error:
@@ -363,7 +363,7 @@ def _or_file(given: str, find: "Callable[[], Named]") -> "Named":
 
 
 def _addresses(given: str, option: str) -> list[str]:
-    """Addresses of an option: a list, or a file of them. Blank lines and # comments are skipped."""
+    """Return the addresses of an option: a list, or a file. Blank lines and # comments are skipped."""
     path = Path(given)
     lines: Sequence[str] = given.split(",")
     if path.is_file():

@@ -28,12 +28,16 @@ def register(app: typer.Typer) -> None:
 
 @fetch.command()
 def atlas(
-    msm: str = typer.Option(..., "--msm", help="Ids of measurements, with commas.", show_default=False),
+    msm: str = typer.Option(
+        ..., "--msm", help="Ids of measurements, separated by commas.", show_default=False
+    ),
     start: str = typer.Option(..., help="First time, such as 2024-05-01 or 2024-05-01T12:00Z."),
-    stop: str = typer.Option(..., help="Time up to which results are wanted, that time not included."),
+    stop: str = typer.Option(..., help="End time; results of that time are not included."),
     out: Path = _OUT,
-    probes: str = typer.Option("", help="Ids of probes, with commas.  [default: all]", show_default=False),
-    window: float = typer.Option(24.0, help="Hours per file: what is fetched again after a failure."),
+    probes: str = typer.Option(
+        "", help="Ids of probes, separated by commas.  [default: all]", show_default=False
+    ),
+    window: float = typer.Option(24.0, help="Hours per file; a file is fetched again after a failure."),
     base_url: str = typer.Option("https://atlas.ripe.net/api/v2/", help="Address of the API or a mirror."),
     key_file: Path | None = _KEY_FILE,
     retries: int = _RETRIES,
@@ -124,7 +128,7 @@ def _time(text: str, option: str) -> Any:
 
 
 def _key(file: Path | None) -> str | None:
-    """From the file or the environment: the command line is visible to every user of the machine."""
+    """Return the key from the file or the environment: all users of the machine see the command line."""
     from ping_llm.errors import UsageError
 
     if file is None:

@@ -31,7 +31,7 @@ def fit(
     start: Path | None = typer.Option(
         None,
         "--from",
-        help="Run or export whose weights to start from, base, or none for random ones.  [default: base, "
+        help="Weights to start from: a run, an export, base, or none for random ones.  [default: base, "
         "where no config is given and there is no GPU]",
         show_default=False,
     ),

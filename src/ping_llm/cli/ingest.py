@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
         append: bool = typer.Option(
             False,
             "--append",
-            help="Add the files that are new to the table in --out, as if all were ingested.",
+            help="Add the new files to the table in --out, as if all were ingested together.",
         ),
         places: list[Path] = typer.Option(
             [],

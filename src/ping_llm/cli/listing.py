@@ -1,4 +1,4 @@
-"""How help screens list commands: whole sentences, and the commands of the program by what they are for."""
+"""Lists of commands on help screens: whole sentences, and the commands of the program by section."""
 
 import sys
 from typing import Any

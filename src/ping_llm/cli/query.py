@@ -28,7 +28,7 @@ OPTIONAL_RUN = typer.Argument(
     "or --context]",
     show_default=False,
 )
-#: Methods that only a model has; without a run, they are those of the packaged one.
+#: Methods that need a model; without a run, they use the packaged one.
 OF_A_MODEL = ("stack", "network")
 METHOD = typer.Option(
     "stack",
@@ -55,7 +55,7 @@ CONTEXT = typer.Option(
     None,
     "--context",
     help="File of earlier measurements of the source (with base: of any), in any format that `ingest` reads; "
-    "also what ping, fping or mtr printed at the source.",
+    "also the output of ping, fping or mtr at the source.",
 )
 DATA = typer.Option(
     None,
@@ -72,7 +72,7 @@ PROBE = typer.Option(None, "--probe", help=f"Atlas probe, {_TRAINED}")
 THROUGHPUT = typer.Option(
     None, "--throughput", metavar="MBPS", help=f"Mbit/s measured with the RTT, {_TRAINED}"
 )
-#: The options of conditions, for refusals.
+#: The options of conditions, for error messages.
 CONDITIONS = "--size, --errors, --msm-id, --probe and --throughput"
 _TOP = typer.Option(10, "--top", help="Number of answers.")
 _BITS = typer.Option(
@@ -101,7 +101,7 @@ def register(app: typer.Typer) -> None:
 
 
 def picture_last(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with its picture in a temporary file: an error of writing it comes after the answer."""
+    """Wrap a command to draw to a temporary file, so that an error of writing it comes after the answer."""
 
     @functools.wraps(command)
     def run(*arguments: Any, png: Path | None = None, **options: Any) -> None:
@@ -113,7 +113,7 @@ def picture_last(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def drawn(png: Path | None) -> Iterator[Path | None]:
-    """A temporary path that becomes `png` at the end of the block; None where nothing is to be drawn."""
+    """Yield a temporary path that becomes `png` at the end of the block; None if nothing is to be drawn."""
     if png is None or png.suffix.lower() not in PICTURES:
         yield None
         if png is not None:
@@ -129,7 +129,7 @@ def drawn(png: Path | None) -> Iterator[Path | None]:
 
 
 def names(model: "Model | SimpleModel | None", places: list[Path], most: int | None = None) -> "Names":
-    """What looks up names: host names, and those that the places and the model's data know."""
+    """Return the resolver of names: host names, and names from the places and the model's data."""
     from ping_llm.answer.names import MOST, NameIndex, Names
 
     data = None if model is None else model.data
@@ -137,7 +137,7 @@ def names(model: "Model | SimpleModel | None", places: list[Path], most: int | N
 
 
 def one_name(found: "Names", text: str | None, end: "End") -> str | None:
-    """The address or prefix that a text stands for; a note on stderr if it is a name."""
+    """Return the address or prefix that a text stands for; print a note to stderr if it is a name."""
     if text is None:
         return None
     named = found.one(text, end)
@@ -154,14 +154,14 @@ def say(*named: "Named") -> None:
 def conditions_of(
     size: int | None, errors: int | None, msm_id: int | None, probe: int | None, throughput: float | None
 ) -> "Conditions":
-    """What a question states besides its ends and its time."""
+    """Return the conditions that a question states besides its ends and its time."""
     from ping_llm.answer.conditions import Conditions
 
     return Conditions(size, errors, msm_id, probe, throughput)
 
 
 def simple_method(name: str, data: Path | None) -> "SimpleModel":
-    """A simple method fitted to probe rows, with the interface of a run."""
+    """Return a simple method fitted to probe rows, with the interface of a run."""
     if data is None:
         raise UsageError("without a run, a simple method needs --data: the rows that it is fitted to")
     from ping_llm.answer.answering import SimpleModel
@@ -330,7 +330,7 @@ def generate(
 
 
 def load(run: Path, data: Path | None, no_data: bool) -> "Model":
-    """The model, with the data that its contexts come from; a note on stderr where those are missing."""
+    """Load the model with the data of its contexts; print a note to stderr if they are missing."""
     from ping_llm.answer.model import Model
 
     if data is not None and no_data:
@@ -339,7 +339,7 @@ def load(run: Path, data: Path | None, no_data: bool) -> "Model":
 
 
 def _with_notes(run: Path, model: "Model") -> "Model":
-    """The model, after what a user should know of it is said on stderr."""
+    """Print warnings and notes about the model to stderr; return the model."""
     for doubt in model.doubts:
         typer.echo(f"warning: {run}: {doubt}", err=True)
     if model.data_note:
@@ -350,7 +350,7 @@ def _with_notes(run: Path, model: "Model") -> "Model":
 def load_with(
     run: Path | None, data: Path | None, no_data: bool, context: Path | None, src: str | None = None
 ) -> "tuple[Model, Path | None]":
-    """The model and the context that is left to read: the packaged model takes any file as its data."""
+    """Return the model, and the context if it still must be read: the packaged model uses it as data."""
     from ping_llm.model.packaged import NAME, base_folder
 
     run = run or Path(NAME)
@@ -358,7 +358,7 @@ def load_with(
         return load(run, data, no_data), context
     if data is not None:
         raise UsageError("--data and --context exclude each other: the packaged model answers from either")
-    # Late: the packaged model takes 0.2 s to import, which a question to a run does not need.
+    # Imported here: the packaged model takes 0.2 s, which a question to a run does not need.
     from ping_llm.answer.base import BaseModel, read_data
     from ping_llm.answer.model import Model
 
@@ -368,14 +368,14 @@ def load_with(
 
 
 def _address(text: str | None) -> str | None:
-    """The text if it is an address: where the tool was run whose output a file may be."""
+    """Return the text if it is an address, as the source of a file with the output of ping, fping or mtr."""
     from ping_llm.ingest.tool_text import is_address
 
     return text if text is not None and is_address(text) else None
 
 
 def _range(text: str) -> tuple[float, float]:
-    """10-20, 10..20, <20 or 20 (below 20), with or without "ms"."""
+    """Parse 10-20, 10..20, <20 or 20 (below 20), with or without "ms"."""
     plain = re.sub(r"\s|ms", "", text.lower()).replace("..", "-").replace("–", "-")
     parts = ["0", plain.lstrip("<")] if plain.startswith("<") or "-" not in plain else plain.split("-")
     try:
@@ -388,7 +388,7 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def read_context(path: Path | None, src: str | None = None) -> "Context | None":
-    """Earlier measurements of the source, from a file."""
+    """Read earlier measurements of the source from a file."""
     if path is None:
         return None
     from ping_llm.answer.conditions import LARGEST
@@ -400,7 +400,7 @@ def read_context(path: Path | None, src: str | None = None) -> "Context | None":
 
 
 def _known(model: "Model", src: str, dst: str | None, at: str | None, path: Path | None) -> "Context | None":
-    """Earlier measurements for a question to the network alone: from a file, or chosen from the data."""
+    """Return earlier measurements for a question to the network alone, from a file or from the data."""
     from ping_llm.answer.context import Question
 
     if path is not None or model.data is None:

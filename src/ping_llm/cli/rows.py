@@ -51,7 +51,7 @@ def build(
     tasks: int = typer.Option(1, help="Number of tasks that share the step."),
     as_json: bool = typer.Option(False, "--json", help="Print the counts as JSON."),
 ) -> None:
-    """Build probe rows from measurements. Run again after an interruption, it continues."""
+    """Build probe rows from measurements. If run again after an interruption, it continues."""
     from ping_llm.ingest.tabled import as_tables
     from ping_llm.rows.build import RowOptions, RunOptions, run_step
     from ping_llm.rows.build import build as run

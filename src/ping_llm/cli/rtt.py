@@ -177,7 +177,7 @@ def _job(run: Path | None, data: Path | None, no_data: bool, pairs: Path, method
 
 
 def connect(url: str, token_file: Path | None, ca: Path | None) -> "Remote":
-    """The server's model; a note where the token would be readable on its way."""
+    """Connect to a server; print a note if its token would be sent unencrypted."""
     from ping_llm.answer.remote import Remote
 
     remote = Remote(url, token_file=token_file, ca=ca)

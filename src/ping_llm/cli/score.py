@@ -58,7 +58,7 @@ def score(
     bulk.check(out, step, tasks, engine)
     from ping_llm.model.packaged import answers_from_nothing
 
-    # The packaged model compares the results of a file with the rest of it, unless it is given other data.
+    # The packaged model compares each result with the rest of the file, unless it is given other data.
     data = file if answers_from_nothing(run) and data is None else data
     others = raw or any(value is not None for value in (anomalies, above, limit, png))
     if out is not None and others:

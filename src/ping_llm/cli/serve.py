@@ -39,7 +39,7 @@ def serve(
     token_file: Path | None = typer.Option(
         None, "--token-file", help="File of lines `name: token`: requests need one of the tokens."
     ),
-    no_auth: bool = typer.Option(False, "--no-auth", help="Let everybody ask who can reach the address."),
+    no_auth: bool = typer.Option(False, "--no-auth", help="Let anyone ask who can reach the address."),
     tls_cert: Path | None = typer.Option(None, "--tls-cert", help="Certificate chain (PEM), for HTTPS."),
     tls_key: Path | None = typer.Option(None, "--tls-key", help="Private key (PEM) of the certificate."),
     workers: int = typer.Option(
@@ -52,7 +52,7 @@ def serve(
     ),
     drain: float = typer.Option(30.0, "--drain", help="Time for requests in progress after SIGTERM, s."),
     reload: float = typer.Option(
-        10.0, "--reload", help="Time between two looks for a newer model in the run, s. 0: only on SIGHUP."
+        10.0, "--reload", help="Time between checks for a newer model in the run, s. 0: only on SIGHUP."
     ),
     log_addresses: bool = typer.Option(
         False, "--log-addresses", help="Write the clients' addresses into the access log."

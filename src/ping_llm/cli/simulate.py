@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Write measurements of a simulated Internet with known truth.
 
-        Run again after an interruption, it keeps the days that are whole.
+        If run again after an interruption, it keeps the complete days.
         """
         import time
 

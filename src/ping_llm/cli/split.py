@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
             None, help="Held-out: share of the destinations to hold out. [default: 0.1]"
         ),
         seed: int = typer.Option(0, help="Random seed of the hash that decides; time needs none."),
-        memory: int = typer.Option(1_000, help="Memory of DuckDB in MB; what is more goes to disk."),
+        memory: int = typer.Option(1_000, help="Memory limit of DuckDB in MB. Larger data spill to disk."),
         threads: int = typer.Option(2, min=1, help="Threads DuckDB may use."),
         as_json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
     ) -> None:

@@ -112,7 +112,7 @@ def register_demo(app: typer.Typer) -> None:
             Path("runs/demo"), help="Folder of the run. The simulated data go to OUT-world."
         ),
         minutes: float = typer.Option(
-            0.0, help="Minutes of training. 0: so that the whole demo takes ten minutes."
+            0.0, help="Minutes of training. 0: as many as fit into a demo of ten minutes."
         ),
         as_json: bool = typer.Option(False, "--json", help="Print summary.json instead of text."),
     ) -> None:

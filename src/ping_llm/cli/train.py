@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _keys(words: list[str]) -> list[str]:
-    """Overrides; `--steps 5` is a habit of other programs."""
+    """Return the overrides; refuse `--steps 5`, the form that other programs use."""
     from ping_llm.errors import UsageError
 
     for place, word in enumerate(words):
@@ -191,8 +191,8 @@ def register_runs(app: typer.Typer) -> None:
     def watch(
         run: Path = typer.Argument(help="Run."),
         as_json: bool = typer.Option(False, "--json", help="Print each record as JSON."),
-        last: int = typer.Option(10, "--last", "-n", min=0, help="Records of the past to print first."),
-        once: bool = typer.Option(False, "--once", help="Print what there is and end."),
+        last: int = typer.Option(10, "--last", "-n", min=0, help="Earlier records to print first."),
+        once: bool = typer.Option(False, "--once", help="Print the existing records and end."),
     ) -> None:
         """Follow a training in the terminal until it ends: loss, speed, and the stages of its pipeline."""
         from ping_llm.train.follow import follow, text_of
@@ -206,7 +206,7 @@ def register_runs(app: typer.Typer) -> None:
         run: Path = typer.Argument(help="Run."),
         out: Path | None = typer.Option(None, "--out", help="Page to write.  [default: RUN/report.html]"),
     ) -> None:
-        """Write the story of a training as one HTML page: loss, samples, speed, waiting, environment."""
+        """Write a report of a training as one HTML page: loss, samples, speed, waiting, environment."""
         from ping_llm.train.page import write
 
         typer.echo(str(write(run, out or run / "report.html")))
@@ -243,7 +243,7 @@ def export(
 ) -> None:
     """Export a model as safetensors, ONNX, or for small devices.
 
-    With safetensors comes a model card."""
+    A safetensors export includes a model card."""
     from ping_llm.tables import print_json, table
 
     if to not in ("hf", "onnx", "edge"):
@@ -312,7 +312,7 @@ def _onnx(run: Path, folder: Path, int8: bool, data: Path | None) -> dict[str, A
 
 
 def _windows(run: Path, data: Path, count: int = 64) -> "np.ndarray":
-    """Windows of measurements as tokens, int32 [count, length], padded with PAD."""
+    """Return windows of measurements as tokens, int32 [count, length], padded with PAD."""
     import numpy as np
 
     from ping_llm.answer.files import read_columns

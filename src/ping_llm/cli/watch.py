@@ -29,11 +29,11 @@ def watch(
         1.0, "--false-alarms-per-day", help="False alarms per day of the whole stream, at most."
     ),
     refresh: int = typer.Option(
-        16, "--refresh", help="Results of a pair after which the model is asked anew. 1: for every result."
+        16, "--refresh", help="Results of a pair after which the model is asked again. 1: for every result."
     ),
     least_ms: float = typer.Option(2.0, "--least-ms", help="Least change of an RTT worth an alarm, ms."),
     least_percent: float = typer.Option(
-        5.0, "--least-percent", help="The same in percent of the expected median. The larger counts."
+        5.0, "--least-percent", help="The same in percent of the expected median. The larger one counts."
     ),
     accept_hours: float = typer.Option(
         24.0, "--accept-hours", help="Hours after which a change is taken as the new level."
@@ -59,9 +59,9 @@ def watch(
 ) -> None:
     """Raise alarms on changes in a stream of results.
 
-    The rate of false alarms is yours to state.
+    You state the rate of false alarms.
 
-    Stop it with Ctrl-C; the same command goes on where it stopped, also after a kill.
+    Stop it with Ctrl-C; the same command continues where it stopped, also after a kill.
     """
     from ping_llm.watch.options import WatchOptions
     from ping_llm.watch.run import Outside, Watch

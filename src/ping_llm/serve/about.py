@@ -1,4 +1,4 @@
-"""What a server says of its model."""
+"""Description of the model of a server."""
 
 import itertools
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def describe(model: "Model", options: ServeOptions) -> dict[str, Any]:
-    """Card, calibration and training of a model, without any path of the server."""
+    """Return card, calibration and training of a model, without any path of the server."""
     config, stack = model.config, model.stack
     return {
         "version": __version__,
@@ -46,12 +46,12 @@ def _words(names: Sequence[str]) -> dict[str, str]:
     return {name: METHODS.get(name, name) for name in names}
 
 
-#: What the leaderboard shows: key in the report, and its title.
+#: Metrics of the leaderboard: key in the report, and title.
 _METRICS = {"medae_ms": "Median absolute error, ms", "crps_ms": "CRPS, ms", "bits": "Bits per result"}
 
 
 def _report(options: ServeOptions) -> dict[str, Any] | None:
-    """Leaderboard and calibration of the run's report, if it has one; less is better in the leaderboard."""
+    """Return leaderboard and calibration of the run's report, or None; in the leaderboard, less is better."""
     from ping_llm.evaluate import report, verdict
 
     try:
@@ -73,7 +73,7 @@ def _report(options: ServeOptions) -> dict[str, Any] | None:
                     method: {metric: values.get(metric) for metric in _METRICS}
                     for method, values in methods.items()
                 },
-                # Share of the results below the quantiles of 5 %, 10 % …: calibrated, it is the level itself.
+                # Share of the results below the quantiles of 5 %, 10 % …; if calibrated, it equals the level.
                 "calibration": {
                     method: [round(share, 4) for share in itertools.accumulate(values["pit"])]
                     for method, values in methods.items()

@@ -1,4 +1,4 @@
-"""The application: paths, errors and the OpenAPI document. `endpoints.py` answers."""
+"""The application: paths, errors and the OpenAPI document. `endpoints.py` and `views.py` answer."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -31,14 +31,14 @@ from ping_llm.serve.views import Views
 
 
 class Refusal(BaseModel):
-    """Why a request was refused."""
+    """Reason why a request was refused."""
 
     error: str
     field: str | None
     request_id: str
 
 
-#: Of every path, for the OpenAPI document.
+#: Error responses of every path, for the OpenAPI document.
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"description": words, "model": Refusal}
     for status, words in {
@@ -56,7 +56,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> FastAPI:
-    """The application; `guard.Guard` goes around it."""
+    """Return the application, to be wrapped by `guard.Guard`."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -65,7 +65,7 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
         yield
         thread.close()
 
-    # FastAPI's own /docs loads its scripts from elsewhere.
+    # FastAPI's own /docs loads scripts from other servers.
     app = FastAPI(
         title="ping-llm", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
         description="Calibrated distributions of Internet latency.", responses=_REFUSALS,
@@ -115,20 +115,20 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
         return Response(docs_page(app.openapi()), media_type="text/html; charset=utf-8")
 
     app.state.page = add_page(app)
-    _describe_bodies(app)  # last: a further path would make FastAPI write the document anew
+    _describe_bodies(app)  # last: another path would make FastAPI write the document again
     _handle_errors(app)
     return app
 
 
 def _handle_errors(app: FastAPI) -> None:
-    """Everything that goes wrong is answered in the same form."""
+    """Answer all errors in the same form."""
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, Refused)
         return _refusal(request, error)
 
     async def gone(request: Request, error: Exception) -> Response:
-        return Response(status_code=499)  # for the log: nobody reads it
+        return Response(status_code=499)  # only for the log: the client is gone
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -142,7 +142,7 @@ def _handle_errors(app: FastAPI) -> None:
         return _refusal(request, Refused(405, f"this path does not take {request.method[:16]}"))
 
     async def failed(request: Request, error: Exception) -> Response:
-        # It is raised again, and the guard logs it.
+        # The error is raised again, and the guard logs it.
         return _refusal(request, Refused(500, FAILED))
 
     app.add_exception_handler(Refused, refused)
@@ -159,7 +159,7 @@ def _refusal(request: Request, refused: Refused) -> Response:
 
 
 def _described(kind: type[BaseModel], lists: bool) -> dict[str, Any]:
-    """The request body of a path, for the OpenAPI document."""
+    """Describe the request body of a path for the OpenAPI document."""
     one = {"$ref": f"#/components/schemas/{kind.__name__}"}
     several = {"type": "array", "maxItems": LIMITS.items, "items": one}
     content: dict[str, Any] = {JSON: {"schema": {"anyOf": [one, several]} if lists else one}}
@@ -171,7 +171,7 @@ def _described(kind: type[BaseModel], lists: bool) -> dict[str, Any]:
 
 
 def _describe_bodies(app: FastAPI) -> None:
-    """Add the bodies to the OpenAPI document: the endpoints read them themselves, within the limits."""
+    """Add the bodies to the OpenAPI document: the endpoints read them without FastAPI, within the limits."""
     schema = app.openapi()
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
     for kind in (RttBody, RankBody, InverseBody, CompleteBody, ScoreBody, ContextText):

@@ -1,4 +1,4 @@
-"""Each endpoint turns a body into questions, has the model thread answer them, and sends JSON."""
+"""Endpoints: each converts a body to questions, has the model thread answer them, and sends JSON."""
 
 import asyncio
 import contextlib
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from ping_llm.answer.distribution import RttDistribution
     from ping_llm.answer.model import Model
 
-#: Lines of an NDJSON body that a score looks back on, besides the server's data.
+#: Number of earlier lines of an NDJSON body that a score uses, besides the server's data.
 _LOOK_BACK = 10_000
-#: Seconds after which a stream asks for room in the queue again.
+#: Seconds after which a stream tries again to enter a full queue.
 _PAUSE = 0.05
 
 
@@ -102,7 +102,7 @@ class Endpoints:
             )  # fmt: skip
 
     async def _rtt_lines(self, number: int, lines: list[bytes]) -> list[Any]:
-        """Answers to some lines; a line that is wrong has its error in the place of the answer."""
+        """Return one answer per line; for an invalid line, its error."""
         out: list[Any] = [None] * len(lines)
         bodies = await asyncio.to_thread(_lines, RttBody, number, lines, out)
         ends = await self._names.pairs([(body.src, body.dst) for body in bodies.values()])
@@ -124,7 +124,7 @@ class Endpoints:
         return out
 
     async def _patiently(self, several: Sequence["_Asked"]) -> list[Any]:
-        """Answers, or what is wrong with each question; a stream waits for room in the queue."""
+        """Return the answer or the refusal of each question; wait for room in the queue."""
         try:
             return await self._when_room(lambda: self._ask(several))
         except Refused as refused:
@@ -246,17 +246,17 @@ class Endpoints:
         return await _apart(await read_body(request, self._limits), lambda raw: body_of(kind, parse(raw)))
 
 
-#: Longer bodies are read in a thread of their own: 4 MiB of contexts take half a second.
+#: Bytes from which a body is read in another thread: 4 MiB of contexts take half a second.
 _LONG = 1 << 16
 
 
 async def _apart[T](raw: bytes, read: Callable[[bytes], T]) -> T:
-    """Read a body without keeping other requests waiting."""
+    """Read a body without blocking other requests."""
     return read(raw) if len(raw) < _LONG else await asyncio.to_thread(read, raw)
 
 
 def _bodies[T: Body](kind: type[T], raw: bytes) -> tuple[bool, list[T]]:
-    """Whether the body is a list, and its objects."""
+    """Return whether the body is a list, and its objects."""
     values = parse(raw)
     if isinstance(values, list):
         return True, bodies_of(kind, values)
@@ -264,7 +264,7 @@ def _bodies[T: Body](kind: type[T], raw: bytes) -> tuple[bool, list[T]]:
 
 
 def _lines[T: Body](kind: type[T], number: int, lines: list[bytes], out: list[Any]) -> dict[int, T]:
-    """The objects of lines by their place; what is wrong with the others goes to `out`."""
+    """Return the objects of valid lines by index; write the errors of the others to `out`."""
     found = {}
     for place, line in enumerate(lines):
         with _line(out, number, place):
@@ -274,7 +274,7 @@ def _lines[T: Body](kind: type[T], number: int, lines: list[bytes], out: list[An
 
 @contextlib.contextmanager
 def _line(out: list[Any], number: int, place: int) -> Iterator[None]:
-    """A refusal within the block is the answer to the line."""
+    """Make a refusal within the block the answer to the line."""
     try:
         yield
     except Refused as refused:
@@ -287,7 +287,7 @@ def _each[T: Body, Made](
     bodies: Sequence[T],
     ends: Sequence[Ends | Refused],
 ) -> list[Made]:
-    """What the function makes of each body; a refusal names its place in the list."""
+    """Call a function for each body; in a list, a refusal names the index of the body."""
     return [
         within(f"[{place}]", make, body, each) if is_list else make(body, each)
         for place, (body, each) in enumerate(zip(bodies, ends, strict=True))
@@ -296,31 +296,31 @@ def _each[T: Body, Made](
 
 @dataclass(frozen=True)
 class _Asked:
-    """A question of a body; the notes say what its names stand for."""
+    """The question of a body, with notes on what its names stand for."""
 
     body: RttBody
     question: Question
     notes: tuple[str, ...]
 
 
-#: What the ends of a measurement are called.
+#: Field names of the source and the destination of a measurement.
 _SCORED = ("src_addr", "dst_addr")
 
 
 def _scored(body: ScoreBody, ends: Ends | Refused) -> tuple[ScoreBody, tuple[str, ...]]:
-    """The measurement without names, and what they stand for."""
+    """Return the measurement with addresses for its names, and notes on what the names stand for."""
     if isinstance(ends, Refused):
         raise ends
     return body.model_copy(update={"src_addr": ends.src, "dst_addr": ends.dst}), ends.notes
 
 
 def _prefixed(values: dict[str, Any], ends: Ends) -> dict[str, Any]:
-    """An answer, with what the names stand for as its first notes."""
+    """Return an answer whose first notes say what the names stand for."""
     return values | {"notes": [*ends.notes, *values["notes"]]}
 
 
 def _only[**P, T](make: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """Without the place in a list, where the body is none."""
+    """Call a function for a body that is not a list: refusals have no index."""
     try:
         return make(*arguments, **options)
     except Refused as refused:
@@ -328,7 +328,7 @@ def _only[**P, T](make: Callable[P, T], *arguments: P.args, **options: P.kwargs)
 
 
 class _ScoreLines:
-    """Scores of an NDJSON body: each line given those before it, at most `_LOOK_BACK`."""
+    """Scores the lines of an NDJSON body, each given the lines before it, at most `_LOOK_BACK`."""
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class _ScoreLines:
 
 
 def _scores(model: "Model", measured: Columns, first: int) -> list[dict[str, Any]]:
-    """The scores of all measurements from `first` on."""
+    """Return the scores of all measurements from index `first` on."""
     return [
         result_values(measured, part, place)
         for part in results(model, measured, np.arange(first, len(measured)))
@@ -373,7 +373,7 @@ def _scores(model: "Model", measured: Columns, first: int) -> list[dict[str, Any
 
 
 def curve(distribution: "RttDistribution", points: int | Literal["all"]) -> dict[str, Any]:
-    """Points (ms, share of the replies below), closer together in the tails; or all, which is exact."""
+    """Return points (ms, share of the replies below), denser in the tails; or all points, which is exact."""
     if points == "all":
         return {
             "ms": distribution.edges.tolist(),
@@ -391,7 +391,7 @@ def _seconds(question: Question) -> float | None:
 
 
 def _known(model: "Model", question: Question) -> Context | None:
-    """Earlier measurements for a question to the network alone, chosen as `query` chooses them."""
+    """Return earlier measurements for a question to the network alone, chosen as by `ping-llm query`."""
     if question.context is not None or model.data is None:
         return question.context
     found = model.data.context(question, max(model.config.max_length // 11, 4))

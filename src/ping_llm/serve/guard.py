@@ -1,4 +1,4 @@
-"""Before and after every request: who asks, how many at once, what is logged, which headers go out."""
+"""Checks around every request: token, number of requests at once, log, and headers of the response."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-#: Without a token: what says nothing about the model, for load balancers and browsers.
+#: Paths that need no token, for load balancers and browsers: they reveal nothing about the model.
 OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json")
 
 _HEADERS = (
@@ -39,7 +39,7 @@ _LOCAL = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 
 
 class Log:
-    """JSON lines on stderr."""
+    """Writes JSON lines to stderr."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,13 +51,13 @@ class Log:
 
 
 class Guard:
-    """An ASGI application around another.
+    """An ASGI application that wraps another one.
 
     Args:
-      paths: the paths that exist; others are counted and logged as one.
-      page: paths of the page, which needs no token: it asks for one.
-      tokens: None: everybody may ask. Then only names of this machine may be in the Host header, so that no
-        web page can reach the server by a name of its own (DNS rebinding).
+      paths: existing paths; all others are counted and logged as `other`.
+      page: paths of the page, which need no token, because the page asks for it.
+      tokens: None: no token is needed. Then the Host header may only name this machine, so that no web page
+        can reach the server by a host name of its own (DNS rebinding).
       local: whether the server listens on a loopback address.
     """
 
@@ -140,10 +140,10 @@ class Guard:
             )
 
     def _admit(self, path: str, headers: dict[bytes, bytes]) -> str | None:
-        """The name of the token's owner.
+        """Return the name of the token's owner; None if no token is needed.
 
         Raises:
-          Refused: the request is not to be answered.
+          Refused: the request must not be answered.
         """
         if path in OPEN or (path == "/" and self._tokens is not None):
             return None

@@ -37,7 +37,7 @@ Earlier measurements of the source improve an answer more than anything else. Wi
 
 
 def create(model: "Model | Remote", names: Names) -> MCPServer:
-    """The server; `run()` answers until standard input ends. `names` looks up what is not an address."""
+    """Return the server; `run()` answers until standard input ends. `names` looks up names of addresses."""
     hosts = "or a host name" if names.resolves_hosts else "but not host names"
     said = _INSTRUCTIONS.replace("HOSTS", hosts)
     server = MCPServer("ping-llm", version=__version__, instructions=said, log_level="WARNING")
@@ -52,7 +52,7 @@ def create(model: "Model | Remote", names: Names) -> MCPServer:
             except (PingError, Refused) as error:
                 raise ToolError(str(error)) from None
 
-        # A look-up of a host reaches other machines.
+        # Looking up a host name contacts other machines.
         hints = ToolAnnotations(
             read_only_hint=True, idempotent_hint=True, open_world_hint=names.resolves_hosts
         )
@@ -72,9 +72,10 @@ def create(model: "Model | Remote", names: Names) -> MCPServer:
         throughput: float | None = None,
     ) -> dict[str, Any]:
         """Distribution of the ping RTT from a source to a destination: quantiles in ms, P(no reply), and what
-        the answer rests on. `measurements`: earlier ones of the source. `below_ms` adds P(a faster reply).
-        `size` (bytes of the payload), `errors` (packets not answered), `msm_id` and `probe_id` (of Atlas) and
-        `throughput` (Mbit/s) are for models that were trained on them; others refuse them.
+        the answer rests on. `measurements`: earlier measurements of the source. `below_ms` adds
+        P(RTT < below_ms). `size` (bytes of the payload), `errors` (packets not answered), `msm_id` and
+        `probe_id` (of Atlas) and `throughput` (Mbit/s) are for models that were trained on them; others
+        refuse them.
         """
         ends = names.ends(src, dst)
         assert ends.src is not None
@@ -97,8 +98,8 @@ def create(model: "Model | Remote", names: Names) -> MCPServer:
         probe_id: int | None = None,
         throughput: float | None = None,
     ) -> dict[str, Any]:
-        """Which of several destinations is the fastest for a source: P(fastest), expected ms, regret; the
-        best first. `objective_ms` adds P(a reply within it). `size` to `throughput`: as of rtt.
+        """Ranking of destinations for a source, best first: P(fastest), expected ms and regret of each.
+        `objective_ms` adds P(a reply within it). `size` to `throughput`: as for rtt.
         """
         sources, destinations, notes = names.lists([src], candidates)
         known = _context(measurements, str(sources[0]))
@@ -110,7 +111,7 @@ def create(model: "Model | Remote", names: Names) -> MCPServer:
 
     @tool
     def anomalies(measurements: str, src: str | None = None, count: int = 10) -> dict[str, Any]:
-        """The most unusual of some measurements, each compared with what was to be expected at its time:
+        """The most unusual of the given measurements, each compared with what was expected at its time:
         bits, tail probability, expected quantiles. `src` is the source of those that name none.
         """
         if not 1 <= count <= 1000:
@@ -142,7 +143,7 @@ def _context(text: str | None, src: str) -> Context | None:
 
 
 def _columns(text: str, src: str | None) -> Columns:
-    """The measurements of a text; `src` is the source of those that name none."""
+    """Return the measurements of a text; `src` is the source of those that name none."""
     found = pasted.read(text).measurements
     if src is None and any(one["src_addr"] is None for one in found):
         raise UsageError("src must be given where a measurement does not name its source")

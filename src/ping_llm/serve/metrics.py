@@ -1,7 +1,7 @@
 """Counters of a server, in the text format of Prometheus.
 
-Several workers write theirs to files of a folder that they share, twice per second; whichever of them is
-asked adds the others' to its own. A worker that takes the place of one that ended goes on with its counters.
+Several workers write their counters to files in a shared folder, twice per second; the worker that answers a
+request adds those of the others to its own. A worker that replaces one that ended continues its counters.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _QUESTIONS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-#: Seconds between two writings of a worker's counters.
+#: Seconds between two writes of a worker's counters.
 _PUBLISH = 0.5
 
 
 class Histogram:
-    """Counts below fixed bounds, and the sum."""
+    """Counts of values up to fixed bounds, and the sum of the values."""
 
     def __init__(self, bounds: Sequence[float]):
         self._bounds = bounds
@@ -54,7 +54,7 @@ class Histogram:
 
 
 class Counts:
-    """What is counted: adds up over workers."""
+    """Counters, which are added up over workers."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
@@ -84,11 +84,11 @@ class Counts:
 
 
 class Metrics:
-    """What /metrics shows. Safe to use from several threads.
+    """The metrics shown at /metrics. Safe to use from several threads.
 
     Args:
-      shared: a folder that the workers of a server share; None: there is one process.
-      slot: which of the workers this is.
+      shared: folder shared by the workers of a server; None: there is one process.
+      slot: number of this worker.
     """
 
     def __init__(self, shared: Path | None = None, slot: int = 0) -> None:
@@ -125,7 +125,7 @@ class Metrics:
             return {"counts": self._counts.state, **gauges}
 
     def publish(self, waiting: int) -> None:
-        """Let the other workers see this one's; a disk that is full costs only that."""
+        """Write the counters of this worker for the others; errors of the disk are ignored."""
         if self._shared is not None:
             aside = self._shared / f".{self._file}"
             with contextlib.suppress(OSError):
@@ -138,7 +138,7 @@ class Metrics:
             await asyncio.sleep(_PUBLISH)
 
     def text(self, waiting: int) -> str:
-        """All workers' together."""
+        """Return the metrics of all workers together."""
         states = [self._state(waiting)]
         if self._shared is not None:
             others = (path for path in sorted(self._shared.glob("[0-9]*.json")) if path.name != self._file)

@@ -1,8 +1,8 @@
-"""The one thread that asks the model, and the bounded queue before it.
+"""The only thread that calls the model, and its bounded queue.
 
-What waits is answered together, at most `_BATCH` questions at a time. Works take turns, `_TURN` questions
-each, so that a single question does not wait for a list of a thousand. An answer does not depend on what it
-was batched with: the network reads one prompt at a time, and each question looks back on its own history.
+Waiting questions are answered in batches of at most `_BATCH`. Requests take turns, `_TURN` questions each, so
+that a single question does not wait for a list of a thousand. An answer does not depend on the rest of its
+batch: the network reads one prompt at a time, and each question uses its own history.
 """
 
 import asyncio
@@ -26,22 +26,23 @@ if TYPE_CHECKING:
     from ping_llm.answer.context import Question
     from ping_llm.answer.model import Model
 
-#: The network reads one prompt at a time, so larger batches gain little and make single questions wait.
+#: Questions per batch, and per turn of a request, at most. The network reads one prompt at a time, so larger
+#: batches gain little and make single questions wait.
 _BATCH = 32
 _TURN = 8
-#: Answers that are kept for the same question, 70 kB each.
+#: Number of answers cached for repeated questions, 70 kB each.
 _KEPT = 1000
 
 
 class _Work:
-    """Questions of one request, or one call of the model."""
+    """Questions of one request, or one function of the model to call."""
 
     def __init__(self, questions: Sequence["Question"], each: Callable[[int, "RttAnswer"], Any], method: str):
         self.questions, self.each, self.method = questions, each, method
         self.results: list[Any] = [None] * len(questions)
         self.finish: Callable[[list[Any]], Any] = lambda results: results
         self.call: Callable[[Model], Any] | None = None
-        #: Questions that have been taken from the queue, and those that have been answered.
+        #: Number of questions taken from the queue, and of those answered.
         self.taken = self.done = 0
         self.dropped = False
         self.loop = asyncio.get_running_loop()
@@ -60,19 +61,19 @@ class _Work:
             else:
                 self.future.set_exception(error)
 
-        # A loop that has been closed has no client left.
+        # A closed event loop has no client left.
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(apply)
 
 
 class ModelThread:
-    """Loads a model in a thread of its own and asks it there; JAX is called from no other thread.
+    """Loads and calls a model in its own thread; JAX is called from no other thread.
 
     Args:
-      load: makes the model; called again by `reload`.
-      capacity: questions that may wait.
-      wait_ms: how long the first question waits for others.
-      longest_wait: seconds; a question that would have to wait longer is refused.
+      load: loads the model; called again by `reload`.
+      capacity: largest number of waiting questions.
+      wait_ms: time that the first question waits for others.
+      longest_wait: expected wait, s, beyond which a question is refused.
     """
 
     def __init__(
@@ -95,12 +96,12 @@ class ModelThread:
         self._loaded = threading.Event()
         self._failure: BaseException | None = None
         self._warm = False
-        #: Called with a sentence after each reload.
+        #: Called with a sentence after each reload, and if the first question fails.
         self.report: Callable[[str], None] = lambda sentence: None
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     def start(self) -> "Model":
-        """Load the model; errors of loading are raised here."""
+        """Start the thread; return the loaded model, or raise the error of loading."""
         self._thread.start()
         self._loaded.wait()
         if self._failure is not None:
@@ -110,7 +111,7 @@ class ModelThread:
 
     @property
     def model(self) -> "Model":
-        """For reading what it says of itself; only the thread asks it."""
+        """The model, for reading its metadata; only the thread asks it questions."""
         assert self._model is not None
         return self._model
 
@@ -128,13 +129,13 @@ class ModelThread:
         return self._waiting
 
     def reload(self) -> None:
-        """Load the run again after the current batch; what waits is answered by the new model."""
+        """Load the run again after the current batch; the new model answers the waiting questions."""
         with self._changed:
             self._reload = True
             self._changed.notify()
 
     def close(self) -> None:
-        """End the thread; what still waits is refused."""
+        """End the thread; refuse the questions that still wait."""
         with self._changed:
             self._closed = True
             left, self._waiting = list(self._queue), 0
@@ -153,10 +154,10 @@ class ModelThread:
         method: str = STACK,
         finish: Callable[[list[Any]], Any] | None = None,
     ) -> Awaitable[Any]:
-        """The answers, each turned by `each(index, answer)` in the thread as soon as it is there.
+        """Return the answers, each converted by `each(index, answer)` in the thread when it is available.
 
         Raises:
-          Refused: 503, when too many questions wait.
+          Refused: too many questions wait (status 503).
         """
         work = _Work(questions, each, method)
         if finish is not None:
@@ -164,7 +165,7 @@ class ModelThread:
         return self._put(work)
 
     def call(self, function: Callable[["Model"], Any]) -> Awaitable[Any]:
-        """What the function makes of the model."""
+        """Return the result of a function of the model, called in the thread."""
         work = _Work((), lambda index, answer: answer, STACK)
         work.call = function
         return self._put(work)
@@ -191,7 +192,7 @@ class ModelThread:
         try:
             return await work.future
         finally:
-            # The client went away, or another part of its request failed: nobody wants the rest.
+            # The client disconnected, or another part of its request failed: the rest is not needed.
             if not work.future.done() or work.future.cancelled():
                 self._drop(work)
 
@@ -237,7 +238,7 @@ class ModelThread:
         from ping_llm.answer.context import Question
         from ping_llm.measurements.schema import Measurement
 
-        # Documentation addresses: nobody has measured them. Without data, the packaged model needs a context.
+        # Addresses for documentation, without measurements. Without data, the packaged model needs a context.
         src, dst = "192.0.2.1", "198.51.100.7"
         try:
             known = [Measurement(datetime.now(UTC), src, dst, 20.0)] if self.model.data is None else None
@@ -260,7 +261,7 @@ class ModelThread:
         self.report("the run was loaded again")
 
     def _take(self) -> list[tuple[_Work, int, int]]:
-        """(work, first, end) of the next questions; a call is taken alone."""
+        """Return (work, first, end) of the next questions; a call is taken alone."""
         batch: list[tuple[_Work, int, int]] = []
         room = _BATCH
         while self._queue and room:
@@ -274,7 +275,7 @@ class ModelThread:
             count = min(_TURN, work.left, room)
             uneven = [at for at in range(count) if work.questions[work.taken + at].is_uneven]
             if uneven and uneven[0] == 0:
-                # The mixture of up to 256 prefixes takes as long as a batch of others.
+                # The mixture of up to 256 prefixes takes as long as a batch of other questions.
                 if batch:
                     self._queue.appendleft(work)
                     break
@@ -309,7 +310,7 @@ class ModelThread:
             self._seconds_each += 0.2 * (each - self._seconds_each)
 
     def _ask(self, group: list[tuple[_Work, int]], method: str) -> None:
-        """Ask questions together; if that fails, one by one, so that only those that are wrong fail."""
+        """Ask questions together; if that fails, one by one, so that only invalid ones fail."""
         try:
             answers = self._answers([work.questions[index] for work, index in group], method)
         except Exception as error:
@@ -332,8 +333,8 @@ class ModelThread:
                 self._settle(work, lambda work=work: work.finish(work.results))  # type: ignore[misc]
 
     def _answers(self, questions: Sequence["Question"], method: str) -> list["RttAnswer"]:
-        """`rtt_many`; what was asked about the server's data before is not asked again."""
-        # A context of the request itself would have to be compared measurement by measurement.
+        """Return the answers of `rtt_many`; those about the server's data are cached."""
+        # Not cached with a context of the request: it would have to be compared measurement by measurement.
         keys = [
             None if q.context is not None else (method, q.src, q.dst, q.time, q.conditions) for q in questions
         ]
@@ -363,20 +364,20 @@ class ModelThread:
 
 
 def _settle_objects() -> None:
-    """Keep what has been loaded out of garbage collections, which stop all threads.
+    """Exclude the loaded objects from garbage collections, which stop all threads.
 
-    JAX and the model are 400,000 objects: a full collection took 0.2 to 1.7 s on a busy machine, which every
-    question that arrived meanwhile had to wait for.
+    JAX and the model have 400,000 objects: a full collection took 0.2 to 1.7 s on a busy machine, and delayed
+    every question that arrived meanwhile.
     """
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    # At the end they are collected again, or DuckDB's binding reports all of them as leaks.
+    # Undone at exit; otherwise DuckDB's binding reports all of them as leaks.
     atexit.register(gc.unfreeze)
 
 
 def _about(error: Exception, path: str) -> Exception:
-    """What can be said to a client is a refusal; anything else is a failure of the server."""
+    """Return the refusal for an error that a client may see; other errors are failures of the server."""
     if isinstance(error, Refused):
         return error.below(path)
     return Refused(422, str(error), path) if isinstance(error, PingError) else error

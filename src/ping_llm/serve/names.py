@@ -1,7 +1,7 @@
-"""Names in requests: AS3333, NL and probe:1234 by the server's data and places, and host names if allowed.
+"""Names in requests: AS3333, NL and probe:1234 from the server's data and places, and host names if allowed.
 
-A look-up of a host cannot be interrupted, so each has a thread of its own, `Limits.look_ups` at most. What
-takes longer than `Limits.look_up_seconds` is refused; its thread goes on, and counts until it ends.
+The look-up of a host name cannot be interrupted, so each has its own thread, `Limits.look_ups` at most. One
+that takes longer than `Limits.look_up_seconds` is refused; its thread continues, and counts until it ends.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ from ping_llm.serve.options import Limits, ServeOptions
 from ping_llm.serve.refusals import Refused
 from ping_llm.serve.requests import within
 
-#: Hosts whose addresses are kept, and for how many seconds.
+#: Number of host names whose addresses are cached, and seconds for which they are.
 _KEPT = 10_000
 _KEPT_SECONDS = 60.0
 
-#: What became of a host: its addresses, or why it has none.
+#: Result of looking up a host name: its addresses, or the error.
 Outcome = Sequence[Prefix] | Exception
 
 
-#: Those of a request: addresses as texts.
+#: Source and destination of a question in a request, as texts.
 Ends = QuestionEnds[str]
 
 
 def noted(notes: Sequence[str]) -> dict[str, list[str]]:
-    """What is added to an answer that has no notes of its own."""
+    """Return the fields to add to an answer that has no notes of its own."""
     return {"notes": list(notes)} if notes else {}
 
 
@@ -55,7 +55,7 @@ class HostLookup:
         self._kept: Recent[str, tuple[float, Outcome]] = Recent(_KEPT)
 
     async def all(self, hosts: Iterable[str]) -> dict[str, Outcome]:
-        """The addresses of each, as far as they are found in time."""
+        """Return the addresses of each host name, or its error; those not found in time are refused."""
         wanted = {host: self._known(host) for host in hosts}
         tasks = {
             host: asyncio.create_task(self._look_up(host)) for host, known in wanted.items() if known is None
@@ -91,16 +91,16 @@ class HostLookup:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(settle, outcome)
 
-        # A daemon: a resolver that does not answer must not keep the process from ending.
+        # A daemon thread: a resolver that does not answer must not keep the process from ending.
         threading.Thread(target=run, name="host name", daemon=True).start()
         return await found
 
 
 class RequestNames:
-    """Replaces the names of requests by addresses.
+    """Replaces names in requests by addresses.
 
     Attributes:
-      places: None: the server was given none.
+      places: places of prefixes; None: the server was given none.
     """
 
     def __init__(self, thread: ModelThread, options: ServeOptions):
@@ -112,17 +112,17 @@ class RequestNames:
         self._lock = threading.Lock()
 
     def known(self) -> KnownEnds | None:
-        """The ends of the server's data; None without data. It reads, so not from the event loop."""
+        """Return the known ends of the data; None without data. Not for the event loop, because it reads."""
         data = self._thread.model.data
         return None if data is None else self._ends.of(data)
 
     async def pairs(
         self, asked: Sequence[tuple[str | None, str | None]], fields: tuple[str, str] = ("src", "dst")
     ) -> list[Ends | Refused]:
-        """Source and destination of each question, or why it cannot be answered.
+        """Return source and destination of each question, or its refusal.
 
         Args:
-          fields: what the two are called in the request.
+          fields: names of the two fields in the request.
         """
         out: list[Ends | Refused] = [Ends(src, dst) for src, dst in asked]
         named = [place for place, pair in enumerate(asked) if any(text and is_name(text) for text in pair)]
@@ -136,10 +136,10 @@ class RequestNames:
         return out
 
     async def pair(self, src: str | None, dst: str | None, fields: tuple[str, str] = ("src", "dst")) -> Ends:
-        """Source and destination of one question.
+        """Return source and destination of one question.
 
         Raises:
-          Refused: nobody knows a name, or it stands for several addresses.
+          Refused: a name is unknown, or stands for several addresses.
         """
         (found,) = await self.pairs([(src, dst)], fields)
         if isinstance(found, Refused):
@@ -149,13 +149,13 @@ class RequestNames:
     async def lists(
         self, sources: Sequence[tuple[str, str]], destinations: Sequence[tuple[str, str]]
     ) -> tuple[list[str], list[str], list[str]]:
-        """All addresses that two lists stand for, of one IP version where there is a choice; and notes.
+        """Return all addresses that two lists stand for, of one IP version if there is a choice, and notes.
 
         Args:
-          sources, destinations: the field of each, and its text.
+          sources, destinations: (field, text) of each.
 
         Raises:
-          Refused: nobody knows a name.
+          Refused: a name is unknown.
         """
         texts = [text for _, text in (*sources, *destinations)]
         if not any(map(is_name, texts)):
@@ -163,10 +163,10 @@ class RequestNames:
         return await self._with_names(texts, lambda names: _lists(names, sources, destinations))
 
     async def one(self, text: str, end: End, version: int | None) -> Named:
-        """All that a name or an address stands for.
+        """Return everything that a name or an address stands for.
 
         Raises:
-          Refused: nobody knows the name.
+          Refused: the name is unknown.
         """
         return await self._with_names([text], lambda names: within("name", names.find, text, end, version))
 
@@ -178,7 +178,7 @@ class RequestNames:
         def resolve(host: str) -> Sequence[Prefix]:
             found = hosts[host]
             if isinstance(found, Exception):
-                raise found.with_traceback(None)  # it is kept, and would grow with each raise
+                raise found.with_traceback(None)  # it is cached, and its traceback would grow with each raise
             return found
 
         def run() -> T:
@@ -187,7 +187,7 @@ class RequestNames:
         return await asyncio.to_thread(run)
 
     def _current(self) -> NameIndex:
-        """The index of the data that the model has now: a newer model may have newer data."""
+        """Return the name index of the current model's data: a newer model may have newer data."""
         known = self.known()
         with self._lock:
             if self._index[0] is not known:

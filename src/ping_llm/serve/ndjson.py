@@ -1,8 +1,8 @@
-"""Many questions as NDJSON: one per line in, one answer per line out, in the same order.
+"""NDJSON streams: one question per line of the request, one answer per line of the response, in order.
 
-Answers go out while questions still come in. A client may also send everything before it reads (most HTTP
-libraries do): what is not answered yet waits in a temporary file, so neither side blocks the other, and
-memory holds one block of lines.
+Answers are sent while questions still arrive. A client may also send everything before it reads (most HTTP
+libraries do): questions that are not answered yet are kept in a temporary file, so neither side blocks the
+other, and memory holds one block of lines.
 """
 
 import asyncio
@@ -16,19 +16,19 @@ from ping_llm.serve.guard import Receive, Scope, Send
 from ping_llm.serve.options import Limits
 from ping_llm.serve.refusals import ClientGone, Refused
 
-#: Lines answered together, and their bytes: lines with contexts are long.
+#: Largest number of lines per block, and bytes from which a block is complete: lines with contexts are long.
 BLOCK = 128
 _BLOCK_BYTES = 1 << 20
-#: Bytes of the spool that stay in memory.
+#: Bytes of the temporary file that stay in memory, and bytes read from it at a time.
 _IN_MEMORY = 1 << 20
 _READ = 1 << 16
 
-#: From (number of the first line, lines) to one answer per line.
+#: Function from (number of the first line, lines) to one answer per line.
 Answer = Callable[[int, list[bytes]], Awaitable[list[Any]]]
 
 
 class NdjsonStream:
-    """An ASGI response that reads its request while it is sent."""
+    """An ASGI response that reads its request while it is being sent."""
 
     def __init__(self, receive: Receive, answer: Answer, limits: Limits):
         self._receive, self._answer, self._limits = receive, answer, limits
@@ -65,7 +65,7 @@ class NdjsonStream:
             pass
 
     async def _fill(self) -> None:
-        """Read the body into the spool."""
+        """Read the body into the temporary file."""
         try:
             while True:
                 async with asyncio.timeout(self._limits.read_seconds):
@@ -90,7 +90,7 @@ class NdjsonStream:
             self._more.set()
 
     async def _blocks(self) -> AsyncIterator[list[bytes]]:
-        """Lines, up to a block at a time; those that are there are not kept waiting for more."""
+        """Yield the available lines, up to a block at a time, without waiting until a block is full."""
         rest = b""
         lines: list[bytes] = []
         while True:

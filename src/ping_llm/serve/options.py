@@ -1,4 +1,4 @@
-"""What a server allows: every limit and default in one place."""
+"""Limits and options of a server, with all defaults."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,26 +6,26 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of a request. Beyond them a request is refused before any work is done for it.
+    """Limits of a request. A request beyond them is refused before any work is done for it.
 
     Attributes:
       body: bytes of a JSON body. 1,000 questions take 0.1 MB, a context of 4,000 measurements 0.4 MB.
-      stream: bytes of an NDJSON body; what is not answered yet waits in a temporary file.
+      stream: bytes of an NDJSON body; unanswered questions are kept in a temporary file.
       line: bytes of one NDJSON line.
-      items: questions, candidates or measurements of a JSON body; more only as NDJSON.
-      context: measurements of a context: the network considers the newest 4,000.
-      nesting: levels of arrays and objects; the deepest valid body has five.
+      items: number of questions, candidates or measurements in a JSON body; more need NDJSON.
+      context: number of measurements in a context: the network considers the newest 4,000.
+      nesting: number of levels of arrays and objects; the deepest valid body has five.
       text: characters of a text; an IPv6 prefix has at most 43.
-      top: answers of `complete` and `inverse`.
-      requests: requests in progress at the same time.
-      read_seconds: longest pause while a body arrives.
-      body_seconds: how long a JSON body may take as a whole.
-      head_seconds: how long the head of a request may take.
+      top: number of answers of `complete` and `inverse`.
+      requests: number of requests in progress at the same time.
+      read_seconds: longest pause while a body is received.
+      body_seconds: longest time for a whole JSON body.
+      head_seconds: longest time for the head of a request.
       write_seconds: longest pause of a client that reads its answer.
-      discard: bytes of a refused body that are read and dropped, so that its client gets to see the refusal.
-      discard_seconds: how long that may take.
-      look_ups: host names that are being resolved at the same time.
-      look_up_seconds: how long the host names of a request may take.
+      discard: bytes of a refused body that are read and dropped, so that its client can read the refusal.
+      discard_seconds: longest time for reading a refused body.
+      look_ups: number of host names resolved at the same time.
+      look_up_seconds: longest time for resolving the host names of a request.
     """
 
     body: int = 4 << 20
@@ -47,27 +47,27 @@ class Limits:
     look_up_seconds: float = 5.0
 
 
-#: Bounds of the bodies, which pydantic and the OpenAPI document need when the module is loaded.
+#: Default limits: pydantic and the OpenAPI document need those of bodies when the module is loaded.
 LIMITS = Limits()
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """How to serve.
+    """Options of a server.
 
     Attributes:
       run: a run, a checkpoint or an export.
       data: probe rows from which contexts are taken. None: those recorded in the run.
       no_data: whether to use no rows at all.
-      places: where prefixes are, for the map and for names: tables or databases.
+      places: tables or databases with the places of prefixes, for the map and for names.
       resolve_hosts: whether host names in requests are resolved.
-      token_file: lines `name: token`; None: no token is needed.
-      workers: processes that answer, each with a model and a queue of its own.
-      queue: questions that may wait; one more is refused with 503.
-      wait_ms: how long a question waits for others to be answered with it.
-      longest_wait: seconds; a question that would have to wait longer is refused with 503.
-      reload_seconds: time between two looks for a newer model in the run; 0: only on SIGHUP.
-      drain_seconds: how long requests in progress may take after SIGTERM.
+      token_file: file of lines `name: token`; None: no token is needed.
+      workers: number of processes that answer, each with its own model and queue.
+      queue: number of questions that may wait; one more is refused with 503.
+      wait_ms: time that a question waits for others to be answered with it.
+      longest_wait: expected wait, s, beyond which a question is refused with 503.
+      reload_seconds: time between two checks for a newer model in the run; 0: only on SIGHUP.
+      drain_seconds: longest time for requests in progress after SIGTERM.
     """
 
     run: Path

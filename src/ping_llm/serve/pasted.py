@@ -1,6 +1,6 @@
-"""Measurements in a text that somebody pasted: a table, RIPE Atlas results, or the output of `ping` or alike.
+"""Measurements in a pasted text: a table, RIPE Atlas results, or the output of `ping` or a similar tool.
 
-What cannot be read is counted and named, never guessed.
+Whatever cannot be read is counted and named, never guessed.
 """
 
 import csv
@@ -24,13 +24,13 @@ from ping_llm.measurements.times import moment_text
 from ping_llm.serve.options import LIMITS
 from ping_llm.serve.refusals import Refused
 
-#: Sentences about what was left out; the rest is only counted.
+#: Largest number of reasons listed for rows left out; further rows are only counted.
 _REASONS = 5
 
 
 @dataclass
 class Pasted:
-    """What a text holds, in the form of a context."""
+    """The measurements of a text, in the form of a context, and the reasons for rows left out."""
 
     format: str
     measurements: list[dict[str, Any]] = field(default_factory=list)
@@ -54,10 +54,10 @@ class Pasted:
 
 
 def read(text: str) -> Pasted:
-    """Read a text, whatever of the three it is.
+    """Read a text in any of the three formats.
 
     Raises:
-      Refused: it is none of them, or has too many measurements.
+      Refused: the text has none of them, or too many measurements.
     """
     text = text.lstrip("\ufeff").strip()
     if not text:
@@ -72,7 +72,7 @@ def read(text: str) -> Pasted:
         why = pasted.reasons[0] if pasted.reasons else "it has no rows"
         raise Refused(422, f"no measurement was found ({pasted.format}): {why}", "text")
     if len(pasted.measurements) > LIMITS.context:
-        # The newest, as the answers would choose them.
+        # Keep the newest, as the answers would.
         pasted.leave_out(
             f"a context may have {LIMITS.context:,} measurements", len(pasted.measurements) - LIMITS.context
         )
@@ -83,7 +83,7 @@ def read(text: str) -> Pasted:
 def _one(
     dst: str, rtt: float, src: str | None, time: int | None, further: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A measurement, with those of the further columns that are numbers of them."""
+    """Return a measurement, with those further columns that hold valid numbers."""
     numbers = {
         name: value for name in LARGEST if (value := _number(name, str(further.get(name, "")))) is not None
     }
@@ -96,7 +96,7 @@ def _one(
 
 
 def _number(name: str, text: str) -> float | None:
-    """The value of a further column, if the text is one."""
+    """Return the value of a further column; None if the text is not a valid value."""
     if not text.isascii() or "_" in text:
         return None
     if name in WHOLE:
@@ -139,7 +139,7 @@ def _atlas(text: str) -> Pasted:
 
 
 def _objects(records: list[Any], pasted: Pasted) -> Pasted:
-    """JSON with the names of the measurements table."""
+    """Read JSON objects with the column names of the measurements table."""
     pasted.format = "json"
     names = ("dst_addr", "rtt", "src_addr", "event_time")
     for number, record in enumerate(records, 1):
@@ -173,7 +173,7 @@ def _table(text: str) -> Pasted:
                 f"columns dst_addr and rtt: its first line is {lines[0][:100]!r}",
                 "text",
             )
-        # Without a header: destination, rtt and perhaps a time.
+        # Without a header: destination, rtt and optionally a time.
         places, first = {"dst_addr": 0, "rtt": 1, "event_time": 2}, 0
     for number, row in enumerate(rows[first:], first + 1):
         if row:
@@ -205,7 +205,7 @@ def _add(
 
 
 def _ping(text: str) -> Pasted:
-    """Every reply is a measurement, and every packet without one."""
+    """Read the output of ping: each reply is a measurement, and so is each packet without a reply."""
     pasted = Pasted("ping")
     rows, strange = tool_text.read_lines(text, most_lost=LIMITS.context)
     for row in rows:

@@ -1,7 +1,8 @@
-"""HTTP connections that do not wait for ever.
+"""HTTP connections with time limits.
 
-uvicorn closes connections that are idle between two requests. It waits without end for the head of a request,
-and for a client that does not read its answer; a few hundred such connections would keep all others out.
+uvicorn closes connections that are idle between two requests. It waits without limit for the head of a
+request, and for a client that does not read its answer; a few hundred such connections would block all
+others.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from ping_llm.serve.options import Limits
 
 
 def protocol_class(limits: Limits) -> type[H11Protocol]:
-    """The protocol for uvicorn, with these limits."""
+    """Return the protocol class for uvicorn with these limits."""
     return type("LimitedProtocol", (_LimitedProtocol,), {"limits": limits})
 
 

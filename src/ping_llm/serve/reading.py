@@ -1,4 +1,4 @@
-"""Reading a request, and waiting for its answer only as long as its client does."""
+"""Reading requests, and waiting for an answer only while the client is connected."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -18,7 +18,7 @@ def json_response(values: Any) -> Response:
 
 
 def media_type(request: Request) -> str:
-    """The body's type. A form or plain text is refused: web pages of others can send those without asking."""
+    """Return the body's type. Forms and plain text are refused: any web page can send them."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, NDJSON):
         raise Refused(415, f"the Content-Type must be {JSON} or {NDJSON}")
@@ -56,10 +56,10 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 
 async def unless_gone(request: Request, answer: Awaitable[Any]) -> Any:
-    """The answer; when the client goes away first, it is cancelled.
+    """Wait for the answer; cancel it if the client disconnects first.
 
     Raises:
-      ClientGone: nobody waits any more.
+      ClientGone: the client has disconnected.
     """
     wanted = asyncio.ensure_future(answer)
     gone = asyncio.ensure_future(_end(request))

@@ -1,10 +1,10 @@
-"""What a client did wrong, as a status, a sentence and the field's path."""
+"""Refusals of requests, as a status, a sentence and the path of a field."""
 
 from typing import Any
 
 import orjson
 
-#: All that a client is told of a failure of the server.
+#: Message to clients about a failure of the server; the log has the details.
 FAILED = "the server failed; its log has this request id"
 
 
@@ -12,9 +12,9 @@ class Refused(Exception):
     """A request that is not answered.
 
     Attributes:
-      status: of the response.
+      status: HTTP status of the response.
       message: the sentence that the command line would print.
-      path: the field that is wrong, as in `[3].context[0].rtt`; empty: the request as a whole.
+      path: path of the invalid field, such as `[3].context[0].rtt`; empty: the whole request.
       retry_after: seconds after which the same request may succeed.
     """
 
@@ -23,7 +23,7 @@ class Refused(Exception):
         self.status, self.message, self.path, self.retry_after = status, message, path, retry_after
 
     def below(self, path: str) -> "Refused":
-        """The same of a part of a request."""
+        """Return the same refusal for a part of a request, with `path` before its own path."""
         inner = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
         whole = f"{path}{inner}" if path else self.path
         return Refused(self.status, self.message, whole, self.retry_after)
@@ -33,11 +33,11 @@ class Refused(Exception):
 
 
 class ClientGone(Exception):
-    """The client closed the connection: nobody waits for the answer."""
+    """The client closed the connection, so no answer is needed."""
 
 
 def refusal(refused: Refused, request_id: str) -> tuple[bytes, dict[str, str]]:
-    """Body and headers of the response."""
+    """Return body and headers of the response."""
     headers = {}
     if refused.retry_after is not None:
         headers["retry-after"] = str(refused.retry_after)

@@ -1,4 +1,4 @@
-"""Bodies of requests: what they may hold, and the questions that they become."""
+"""Request bodies: their fields and limits, and their conversion to questions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ class Body(BaseModel):
 
 
 Time = Annotated[str | int | float, Field(description="2024-05-01T12:00:00Z, or seconds since 1970")]
-#: What may be written for an address in a question.
+#: Texts accepted as an address in a question.
 ADDRESS = (
     "an address, a prefix (203.0.113.0/24, 203.0.113.?) or a name: AS3333, NL, probe:1234; a host name if "
     "the server resolves them"
@@ -42,7 +42,7 @@ def _number(what: str, column: str) -> Any:
 
 
 class MeasurementBody(Body):
-    """One measurement, with the names of the measurements table."""
+    """One measurement, with the column names of the measurements table."""
 
     dst_addr: WholeAddress
     rtt: float = Field(description="ms; -1: no reply")
@@ -59,7 +59,7 @@ _CONDITION = ", if the model was trained on it"
 
 
 class ConditionsBody(Body):
-    """What a question may state besides."""
+    """Conditions that a question may state besides addresses and time."""
 
     size: int | None = _number("bytes of the payload" + _CONDITION, "size")
     errors: int | None = _number("packets that were not answered" + _CONDITION, "packet_error_count")
@@ -82,7 +82,7 @@ ContextBody = Annotated[
 
 
 class RttBody(ConditionsBody):
-    """How long from a source to a destination?"""
+    """Distribution of the RTT from a source to a destination."""
 
     src: Address
     dst: Address
@@ -96,7 +96,7 @@ class RttBody(ConditionsBody):
 
 
 class RankBody(ConditionsBody):
-    """Which candidate is the fastest for a source, or for several?"""
+    """Ranking of candidate destinations for one or several sources."""
 
     src: Address | Annotated[list[Address], Field(min_length=1, max_length=LIMITS.items)]
     dst: list[Address] = Field(min_length=1, max_length=LIMITS.items, description="candidates")
@@ -109,7 +109,7 @@ class RankBody(ConditionsBody):
 
 
 class InverseBody(ConditionsBody):
-    """Which destinations lie low to high ms away from a source?"""
+    """Most probable destinations at an RTT of low to high ms from a source."""
 
     src: Address
     low: float
@@ -123,7 +123,7 @@ class InverseBody(ConditionsBody):
 
 
 class CompleteBody(ConditionsBody):
-    """The most probable completions of a partial address."""
+    """Most probable completions of a partial address."""
 
     src: Address | None = None
     dst: Address | None = None
@@ -137,7 +137,7 @@ class CompleteBody(ConditionsBody):
 
 
 class ScoreBody(MeasurementBody):
-    """A measurement whose result is to be scored."""
+    """Measurement whose result is to be scored."""
 
     src_addr: Annotated[str, _NAMED]  # type: ignore[assignment]
     dst_addr: Annotated[str, _NAMED]
@@ -152,7 +152,7 @@ class ContextText(BaseModel):
 
 
 def parse(raw: bytes) -> Any:
-    """JSON of a body."""
+    """Parse the JSON of a body; refuse one that is nested too deep."""
     try:
         values = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -171,7 +171,7 @@ def parse(raw: bytes) -> Any:
 
 
 def body_of[T: BaseModel](kind: type[T], values: Any) -> T:
-    """One object of a body, checked."""
+    """Validate one object of a body."""
     if not isinstance(values, dict):
         raise Refused(422, "must be a JSON object")
     try:
@@ -181,19 +181,19 @@ def body_of[T: BaseModel](kind: type[T], values: Any) -> T:
 
 
 def _refusal(problems: Sequence[Any], kind: type[BaseModel], values: Any) -> Refused:
-    """The first field that is wrong. A field that may be several things has a problem with each."""
+    """Return the refusal of the first invalid field. A field of several types has one problem per type."""
     path = _path(problems[0], values)
     of_field = [one for one in problems if _path(one, values) == path]
     if of_field[0]["type"] == "extra_forbidden":
         inside = "[" in path or "." in path
-        # What a body inherits, its conditions, comes last.
+        # Inherited fields, the conditions, are listed last.
         names = sorted(kind.model_fields, key=lambda name: name not in kind.__annotations__)
         listed = "" if inside else f"; there are {', '.join(names)}"
         return Refused(422, f"there is no such field{listed}", path)
     return Refused(422, sentence(of_field), path)
 
 
-#: What must hold of a field, by pydantic's name of the problem.
+#: What must hold for a field, by pydantic's type of the problem.
 _RULES = {
     "missing": "must be given",
     "string_type": "must be a text",
@@ -214,7 +214,7 @@ _RULES = {
 
 
 def sentence(problems: Sequence[Any]) -> str:
-    """What must hold of a field, from what pydantic found wrong with it."""
+    """Return what must hold for a field, from the problems that pydantic found in it."""
     rules = []
     for one in problems:
         rule = _RULES.get(one["type"])
@@ -223,7 +223,7 @@ def sentence(problems: Sequence[Any]) -> str:
 
 
 def _path(problem: Any, values: Any) -> str:
-    """The place of a problem in the body, without the types that pydantic tried."""
+    """Return the path of a problem in the body, without the types that pydantic tried."""
     out = ""
     for part in problem["loc"]:
         if isinstance(part, int):
@@ -236,7 +236,7 @@ def _path(problem: Any, values: Any) -> str:
 
 
 def bodies_of[T: Body](kind: type[T], values: Any) -> list[T]:
-    """A list of objects, checked."""
+    """Validate a list of objects."""
     if len(values) > LIMITS.items:
         raise Refused(
             422,
@@ -247,7 +247,7 @@ def bodies_of[T: Body](kind: type[T], values: Any) -> list[T]:
 
 
 def within[**P, T](path: str, make: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """What the function makes; what it refuses is said of this field."""
+    """Call a function; add the path of this field to its refusals and errors."""
     try:
         return make(*arguments, **options)
     except Refused as refused:
@@ -257,10 +257,10 @@ def within[**P, T](path: str, make: Callable[P, T], *arguments: P.args, **option
 
 
 def moment(at: str | int | float) -> int:
-    """µs since 1970."""
+    """Return a time as µs since 1970."""
     try:
         return as_microseconds(at)
-    except (OverflowError, ValueError):  # inf, nan, and what no calendar holds
+    except (OverflowError, ValueError):  # infinity, NaN, and times beyond the calendar
         raise UsageError(
             f"the time must be like 2024-05-01T12:00:00Z or seconds since 1970, not {at!r}"
         ) from None
@@ -285,14 +285,14 @@ def question_of(
 
 
 def context_of(measurements: Sequence[MeasurementBody], source: Prefix) -> Context:
-    """A context, in the order of its times."""
+    """Return a context, in the order of its times."""
     default = source.packed if source.is_whole else None
     columns = within("context", columns_of, measurements, default)
     return Context.of_columns(columns)
 
 
 def columns_of(measurements: Sequence[MeasurementBody], source: bytes | None = None) -> Columns:
-    """Measurements as columns; `source` is that of measurements which name none."""
+    """Return measurements as columns; `source` is the source of those that name none."""
     packed: list[bytes] = []
     times, rtts = [], []
     for place, one in enumerate(measurements):

@@ -1,7 +1,7 @@
-"""`ping-llm serve`: listen, load, answer until a signal ends it.
+"""`ping-llm serve`: listen, load, and answer until a signal ends it.
 
-SIGTERM and SIGINT stop listening, answer what is in progress and end the process. SIGHUP, and a newer model
-in the run, load the run again.
+On SIGTERM and SIGINT the server stops listening, answers the requests in progress, and ends. On SIGHUP, and
+when the run has a newer model, it loads the run again.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from ping_llm.serve.workers import supervise
 
 
 def check(options: ServeOptions, no_auth: bool) -> None:
-    """Refuse what would expose the model, or cannot work, before anything is loaded."""
+    """Refuse options that would expose the model or cannot work, before anything is loaded."""
     if options.token_file is not None and no_auth:
         raise UsageError("--token-file and --no-auth exclude each other")
     if not is_loopback(options.host) and options.token_file is None and not no_auth:
@@ -51,8 +51,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         bound = socket.create_server((host, port), family=family, backlog=512)
-        # Connections inherit it. asyncio sets it only on sockets that were made with IPPROTO_TCP; without it,
-        # a body waits 40 ms for the acknowledgement of its head.
+        # Connections inherit TCP_NODELAY. asyncio sets it only on sockets created with IPPROTO_TCP; without
+        # it, a body waits 40 ms for the acknowledgement of its head.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return bound
     except (OSError, OverflowError) as error:
@@ -63,7 +63,7 @@ def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> N
     """Serve until SIGTERM or SIGINT.
 
     Args:
-      no_auth: whether everybody may ask, from any machine.
+      no_auth: whether anyone may ask without a token, from any machine.
       say: prints a line for the user.
     """
     need("serve")
@@ -98,7 +98,7 @@ def _answer(
     ready: Callable[[], None],
     metrics: Metrics,
 ) -> None:
-    """Load the model and answer on the socket, until SIGTERM or SIGINT."""
+    """Load the model and answer on the socket until SIGTERM or SIGINT."""
     import uvicorn
 
     from ping_llm.answer.model import Model
@@ -126,7 +126,7 @@ def _answer(
 
     def look_for_newer() -> None:
         looking = reload_when_newer(options.run, options.reload_seconds, thread.reload)
-        app.state.looking = asyncio.create_task(looking)  # kept: the loop itself holds no task
+        app.state.looking = asyncio.create_task(looking)  # kept, because the loop does not keep tasks
 
     def publish() -> None:
         app.state.publishing = asyncio.create_task(metrics.keep_published(lambda: thread.waiting))
@@ -162,7 +162,7 @@ def _answer(
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,
     )
-    # uvicorn drains, and then sends itself the signal again: an end that was asked for is no failure.
+    # uvicorn drains, then sends itself the signal again: a requested end must not count as a failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     ready()
@@ -171,14 +171,14 @@ def _answer(
 
 
 async def reload_when_newer(run: Path, seconds: float, reload: Callable[[], None]) -> None:
-    """Call `reload` whenever another model is finished in `run`; looks every so many seconds, for ever."""
+    """Call `reload` whenever `run` has another finished model; check every `seconds`, without end."""
     from ping_llm.model.export import state_of
 
     known = await asyncio.to_thread(state_of, run)
     while True:
         await asyncio.sleep(seconds)
         found = await asyncio.to_thread(state_of, run)
-        # None: the model is being replaced, or its disk is away.
+        # None: the model is being replaced, or its disk is not available.
         if found is not None and found != known:
             known = found
             reload()

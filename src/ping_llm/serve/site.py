@@ -1,6 +1,7 @@
 """The pages of the server.
 
-The files of `/` are read once: no path of a request is ever opened. /docs is made from the OpenAPI document.
+The files of `/` are read once, at the start: no path from a request is ever opened. /docs is made from the
+OpenAPI document.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-#: Everything comes from this server; no script or style stands in the HTML.
+#: Content security policy: everything comes from this server, without inline scripts or styles.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -35,7 +36,7 @@ class _File:
 
 
 def _files() -> dict[str, _File]:
-    """Path of the URL → file."""
+    """Return the files of the page by URL path."""
     found = {}
     for path in sorted(_FOLDER.rglob("*")):
         if path.suffix in _TYPES and path.is_file():
@@ -47,7 +48,7 @@ def _files() -> dict[str, _File]:
 
 
 def add_page(app: FastAPI) -> frozenset[str]:
-    """Add the page to an application; returns its paths."""
+    """Add the page to an application; return its paths."""
     files = _files()
 
     async def send(request: Request) -> Response:
@@ -63,7 +64,7 @@ def add_page(app: FastAPI) -> frozenset[str]:
 
 
 def docs_page(schema: dict[str, Any]) -> str:
-    """The endpoints as plain HTML, without scripts or styles."""
+    """Return the endpoints as plain HTML, without scripts or styles."""
     parts = ["<!doctype html><html lang=en><meta charset=utf-8><title>ping-llm</title><h1>ping-llm</h1>"]
     parts.append("<p><a href=/openapi.json>openapi.json</a> describes the same for programs.</p><dl>")
     for path, methods in schema["paths"].items():

@@ -6,18 +6,18 @@ from pathlib import Path
 
 from ping_llm.errors import PingError
 
-#: Shorter tokens can be guessed.
+#: Smallest length of a token, characters; shorter ones can be guessed.
 SHORTEST = 16
 
 
 class TokenFile:
-    """Who may ask."""
+    """The tokens of a file, each with the name of its owner."""
 
     def __init__(self, path: Path):
         self._path = path
         self._seen = self._state()
         self._tokens = read(path)
-        #: Why the newest content of the file is not used.
+        #: Reason why the newest content of the file is not used, or None.
         self.trouble: str | None = None
 
     def _state(self) -> tuple[int, int, int] | None:
@@ -28,7 +28,7 @@ class TokenFile:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def name_of(self, token: bytes) -> str | None:
-        """Whose token it is. Every token is compared, in constant time, so that the time tells nothing."""
+        """Return the owner of a token, or None. All are compared in constant time, which reveals nothing."""
         state = self._state()
         if state != self._seen:
             self._seen = state
@@ -44,7 +44,7 @@ class TokenFile:
 
 
 def read(path: Path) -> dict[str, bytes]:
-    """Name → token.
+    """Return the tokens by name.
 
     Raises:
       PingError: the file cannot be read, or a line is not `name: token`. No message holds a token.

@@ -1,4 +1,4 @@
-"""Endpoints that answer for a whole picture: known ends, pasted contexts, series, maps."""
+"""Endpoints for views of the page: known ends, names, pasted contexts, series, maps."""
 
 import asyncio
 from collections.abc import Sequence
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from ping_llm.answer.answering import RttAnswer
     from ping_llm.answer.model import Model
 
-#: Levels of the band of a series and of a map.
+#: Quantile levels of the expected band in a series and in a map.
 _BAND = (0.05, 0.5, 0.95)
-#: Points of a forecast: one per half hour of a day.
+#: Number of points of a forecast: one per half hour of a day.
 _FORECAST = 48
 
 
@@ -203,7 +203,7 @@ class Views:
         )
 
     def _destinations(self, version: int, limit: int) -> Sequence[tuple[Prefix, int | None]]:
-        """The most measured destinations with their counts; without data, the prefixes of the places."""
+        """Return the most measured destinations with counts; without data, the prefixes of the places."""
         if self._thread.model.data is None and self._places is not None:
             return [(prefix, None) for prefix in self._places.prefixes if prefix.version == version][:limit]
         of = self._known().destinations
@@ -220,7 +220,7 @@ def _expected(answer: "RttAnswer") -> dict[str, Any]:
 
 
 def _measured(model: "Model", question: Question, low: int, high: int | None) -> Columns:
-    """All measurements of a pair in the server's data within [low, high) µs, oldest first."""
+    """Return all measurements of a pair in the server's data within [low, high) µs, oldest first."""
     if model.data is None:
         raise UsageError("the server has no measurements: start it with --data ROWS")
     assert question.dst is not None

@@ -1,7 +1,7 @@
-"""Several processes that answer on one socket, each with a model of its own.
+"""Several worker processes that answer on one socket, each with its own model.
 
-The parent only watches: it loads no model and has no threads, so that it can fork. It forwards signals, and
-starts a worker again that ended by itself.
+The parent only supervises: it loads no model and has no threads, so that it can fork. It forwards signals,
+and restarts a worker that ended by itself.
 """
 
 import contextlib
@@ -14,7 +14,8 @@ from typing import NoReturn
 
 from ping_llm.errors import PingError
 
-#: Seconds before a worker that ended is started again; doubled each time it ends within a minute.
+#: Seconds until an ended worker is restarted, doubled each time one ends within _STEADY seconds of its start;
+#: largest such pause; and _STEADY.
 _PAUSE, _LONGEST_PAUSE, _STEADY = 1.0, 30.0, 60.0
 
 Work = Callable[[int, Callable[[], None]], None]
@@ -22,7 +23,7 @@ Work = Callable[[int, Callable[[], None]], None]
 
 @dataclass(frozen=True)
 class _Worker:
-    """A worker's number among the others, and when it was started."""
+    """Number of a worker, and the monotonic time of its start."""
 
     slot: int
     began: float
@@ -32,11 +33,12 @@ def supervise(count: int, work: Work, started: Callable[[], None]) -> None:
     """Run `count` processes until SIGTERM or SIGINT.
 
     Args:
-      work: what a worker does, by its number from 0; it calls its second argument when it can answer.
+      work: function of a worker. It gets the worker's number, from 0, and a function to call when the
+        worker can answer.
       started: called when all workers can answer.
 
     Raises:
-      PingError: a worker ended before it could answer; it has said why.
+      PingError: a worker ended before it could answer; it has printed the reason.
     """
     ended = False
 
@@ -62,7 +64,7 @@ def supervise(count: int, work: Work, started: Callable[[], None]) -> None:
                 began = 0.0 if gone is None else gone.began
                 pauses = 0 if time.monotonic() - began > _STEADY else pauses + 1
             if not ended:
-                # The others answer meanwhile, also while the run cannot be loaded.
+                # The other workers answer meanwhile, even if the run cannot be loaded.
                 time.sleep(min(_PAUSE * 2 ** min(pauses, 5), _LONGEST_PAUSE))
                 pauses += not _start(count, work, running)
     finally:
@@ -73,7 +75,7 @@ def supervise(count: int, work: Work, started: Callable[[], None]) -> None:
 
 
 def _start(count: int, work: Work, running: dict[int, _Worker]) -> bool:
-    """Fork a worker, and wait until it can answer; False if it ended before."""
+    """Fork a worker and wait until it can answer; return False if it ended before that."""
     slot = min(set(range(count)) - {worker.slot for worker in running.values()})
     reading, writing = os.pipe()
     worker = os.fork()
@@ -102,7 +104,7 @@ def _work(work: Work, slot: int, writing: int) -> NoReturn:
     except BaseException as error:
         os.write(2, f"ping-llm: a worker failed: {type(error).__name__}: {error}\n".encode())
     finally:
-        os._exit(code)  # what the parent would do at its end is not the worker's to do
+        os._exit(code)  # skips the parent's cleanup at exit
 
 
 def _say_ready(writing: int) -> None:

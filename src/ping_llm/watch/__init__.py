@@ -1,1 +1,1 @@
-"""A stream of results against what the model expects: alarms on changes, at a stated rate of false ones."""
+"""Comparison of a stream of results with a model: alarms on changes, at a stated rate of false alarms."""

@@ -1,7 +1,7 @@
 """Alarms of pairs, and groups of alarms that share a destination, a source or a network.
 
-An event is a JSON object with a number that only grows: an alarm begins or ends, a group begins, grows to
-twice its size, or ends.
+An event is a JSON object with an increasing number: an alarm begins or ends; a group begins, grows to twice
+its size, or ends.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -16,7 +16,7 @@ from ping_llm.watch.options import WatchOptions
 from ping_llm.watch.past import NETWORK_BYTES, Past
 from ping_llm.watch.sequential import DIRECTIONS, LOSS
 
-#: What alarms can share, the more specific first: the column of a pair, and words for the rest.
+#: What alarms can share, most specific first: column of a pair, and words before its value in a sentence.
 _SHARED = {
     "dst": "sources to",
     "src": "destinations from",
@@ -27,15 +27,15 @@ _SHARED = {
 
 @dataclass
 class Alarm:
-    """A change of one pair that is going on.
+    """A change of one pair that has not ended.
 
     Attributes:
-      onset, raised: µs since 1970: when the change began, as far as can be seen, and when it was certain.
-      expected: 5 %, median and 95 % of the replies that were expected, ms.
-      observed: median of the replies since the onset; None without any.
-      results, lost: since the onset.
-      last: time of its last result.
-      calm: how far it has calmed down (`sequential.calmer`), and since when.
+      onset, raised: estimated start of the change, and time at which it was certain, µs since 1970.
+      expected: 5 %, median and 95 % of the expected replies, ms.
+      observed: median of the replies since the onset, ms; None without any.
+      results, lost: number of results since the onset, and of those without a reply.
+      last: time of the pair's last result.
+      calm, calm_since: evidence that the change has ended (`sequential.calmer`), and time of its start.
     """
 
     pair: int
@@ -59,13 +59,13 @@ class Alarm:
 
 
 def alarm_of(saved: dict[str, Any]) -> Alarm:
-    """The alarm of its JSON."""
+    """Return the alarm that was saved as JSON."""
     return Alarm(**saved | {"expected": tuple(saved["expected"])})
 
 
 @dataclass
 class Group:
-    """Alarms that share what `shared` names."""
+    """Alarms that share the address or network in the column `shared`."""
 
     number: int
     shared: str
@@ -86,7 +86,7 @@ def network_text(packed: bytes) -> str:
 
 
 class Alarms:
-    """The alarms that are known, their groups, and the events that tell of them, in the stream's order."""
+    """Active alarms, their groups, and the events that report them, in the order of the stream."""
 
     def __init__(self, past: Past, options: WatchOptions):
         self._past, self._options = past, options
@@ -97,7 +97,7 @@ class Alarms:
         self._pairs_of: dict[str, np.ndarray] = {}
 
     def count_pairs(self, now: int) -> None:
-        """Count the pairs of each address and network that were heard of within a day."""
+        """Count the pairs of each address and network that had a result within the last day."""
         size, row = self._past.pairs.size, self._past.pairs
         heard = row["heard"][:size] > now - DAY_US
         self._pairs_of = {shared: np.bincount(row[shared][:size][heard]) for shared in _SHARED}
@@ -128,7 +128,7 @@ class Alarms:
         }
 
     def tell(self, alarm: Alarm) -> dict[str, Any]:
-        """An alarm that is going on, as its event said."""
+        """Return the event that reported an active alarm."""
         return {
             "event": "alarm",
             "number": alarm.number,
@@ -150,7 +150,11 @@ class Alarms:
         return events
 
     def end(self, alarm: Alarm, time: int, why: str) -> list[dict[str, Any]]:
-        """Args: why: `back to normal`, `new level accepted`, `no more results`, `another change`."""
+        """End an alarm.
+
+        Args:
+          why: `back to normal`, `new level accepted`, `no more results` or `another change`.
+        """
         known = self.active.pop(alarm.pair)
         alarm.number, alarm.group = known.number, known.group
         hours = round((time - alarm.onset) / HOUR_US, 2)
@@ -186,7 +190,7 @@ class Alarms:
         return abs(one - other) <= self._options.group_hours * HOUR_US
 
     def _join(self, alarm: Alarm) -> Group | None:
-        """The group that the alarm belongs to: one that exists, or a new one with alarms that had none."""
+        """Add an alarm to a group, or to a new one with alarms that had none; return the group, if any."""
         pairs = self._past.pairs
         for group in self.groups.values():
             near = group.direction == alarm.direction and self._near(group.onset, alarm.onset)
@@ -237,7 +241,7 @@ class Alarms:
         group.change_ms = float(np.median(changes)) if changes else None
 
     def renumber(self, moved: np.ndarray) -> None:
-        """After `Past.forget`: pairs and addresses have new numbers. No pair with an alarm is gone."""
+        """Apply the new numbers of pairs and addresses after `Past.forget`, which kept pairs with alarms."""
         for alarm in self.active.values():
             alarm.pair = int(moved[alarm.pair])
         self.active = {alarm.pair: alarm for alarm in self.active.values()}
@@ -247,7 +251,7 @@ class Alarms:
             group.key = int(self._past.pairs[group.shared][member.pair])
 
     def save(self) -> dict[str, Any]:
-        """JSON."""
+        """Return the alarms as JSON."""
         return {
             "active": [asdict(alarm) for alarm in self.active.values()],
             "groups": [asdict(group) for group in self.groups.values()],
@@ -264,7 +268,7 @@ class Alarms:
 
 
 def sentence(event: dict[str, Any]) -> str:
-    """An event in words."""
+    """Return an event as a sentence."""
     kind = event["event"]
     change = _change_text(event)
     if kind.startswith("group"):

@@ -1,17 +1,15 @@
-"""The stream's time, and its rate of results.
+"""The time of a stream, and its rate of results.
 
-Sources with wrong clocks must not move the stream's time.
-
-The stream's time is that of its newest result. A result that is far from it is a jump of a clock; it is
-judged, but neither kept nor tested. When only such results come, at times that agree with each other, the
-stream itself has moved (a gap, or a replay): then its time follows.
+The time of a stream is that of its newest result. Sources with wrong clocks must not move it: a result far
+from it counts as a clock jump, and is judged, but neither kept nor tested. If only such results arrive, at
+times that agree with each other, the stream itself has moved (a gap, or a replay), and its time follows.
 """
 
 from dataclasses import dataclass
 
 from ping_llm.measurements.schema import DAY_US, HOUR_US
 
-#: Results one after the other, all away from the stream's time and near each other, that move it.
+#: Number of successive results, all far from the stream's time and near each other, that move it.
 _MOVES = 20
 
 
@@ -20,9 +18,9 @@ class Clock:
     """The stream's time, µs.
 
     Attributes:
-      now: -1 before the first result.
+      now: time of the newest result; -1 before the first.
       other: time of the last result that was far from it.
-      agree: how many such results came one after the other.
+      agree: number of such results in succession.
     """
 
     jump_hours: float
@@ -31,7 +29,7 @@ class Clock:
     agree: int = 0
 
     def believes(self, time: int) -> bool:
-        """Whether the result counts; False for a jump."""
+        """Update the time with a result; return whether it counts, which a clock jump does not."""
         most = int(self.jump_hours * HOUR_US)
         if self.now < 0 or abs(time - self.now) <= most:
             self.now = max(self.now, time)

@@ -1,12 +1,12 @@
-"""What is expected of a pair: the model's answer, kept for a while.
+"""The expectation for a pair: the model's answer, kept for a while.
 
 An answer of the stack takes 10 to 30 ms on two cores, so a stream of 500 results per second cannot have one
-per result. The answer for a pair is kept as quantiles and asked for anew after `refresh` results or
-`refresh_hours`, and more often while a pair is new. It is not asked for anew while the pair's test is above
-SUSPICIOUS or has raised an alarm: an answer that has seen the change would expect it.
+per result. The answer for a pair is kept as quantiles and renewed after `refresh` results or `refresh_hours`,
+and more often while a pair is new. It is not renewed while the pair's test is above SUSPICIOUS or has raised
+an alarm: an answer that has seen the change would expect it.
 
-A fresh answer is that of `Model.rtt_many` (of the `steady` model) with the results kept of pair and source as
-context.
+A fresh answer is that of `Model.rtt_many` (of the `steady` model), with the kept results of the pair and its
+source as context.
 """
 
 from collections.abc import Sequence
@@ -26,23 +26,23 @@ from ping_llm.measurements.schema import HOUR_US, NO_REPLY
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
-#: Quantiles that are kept: 131, finer in the tails. 5 %, the median and 95 % are among them.
+#: Levels of the kept quantiles: 131, denser in the tails, including 5 %, the median and 95 %.
 _TAIL = np.array([0.0, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075])
 LEVELS = np.unique(
     np.concatenate([_TAIL, np.linspace(0.01, 0.99, 113), [0.05, 0.5, 0.95], 1 - _TAIL]).round(6)
 )
 LOW, MIDDLE, HIGH = (int(np.searchsorted(LEVELS, level)) for level in (0.05, 0.5, 0.95))
 
-#: log of the test statistic above which the answer is kept.
+#: Test statistic, a logarithm, above which an answer is not renewed.
 SUSPICIOUS = float(np.log(3.0))
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A result against what was expected.
+    """A result compared with its expectation.
 
     Attributes:
-      below: share of the expected replies below it; NaN where it failed.
+      below: share of the expected replies below the result; NaN without a reply.
       tail: two-sided tail probability, as in `query score`.
       bits: -log2 of the probability of its millisecond, or of no reply.
     """
@@ -53,7 +53,7 @@ class Judged:
 
 
 def columns_of_pairs() -> dict[str, tuple[type, int | None, float]]:
-    """What is kept of each pair's answer."""
+    """Return the columns kept of each pair's answer."""
     return {
         "values": (np.float32, len(LEVELS), 0.0),
         "failure": (np.float32, None, 0.0),
@@ -65,12 +65,12 @@ def columns_of_pairs() -> dict[str, tuple[type, int | None, float]]:
 
 
 def is_due(asked_at: int, asked_after: int, results: int, time: int, refresh: int, hours: float) -> bool:
-    """Whether a pair's answer is to be asked for anew.
+    """Return whether a pair's answer must be renewed.
 
     Args:
       asked_at: time of the kept answer, -1 for none.
-      asked_after: results of the pair when it was made.
-      results: results of the pair now.
+      asked_after: number of results of the pair when the kept answer was made.
+      results: number of results of the pair now.
     """
     if asked_at < 0 or abs(time - asked_at) > hours * HOUR_US:
         return True
@@ -78,7 +78,7 @@ def is_due(asked_at: int, asked_after: int, results: int, time: int, refresh: in
 
 
 def conditions_of(model: "Model", given: Given) -> Conditions:
-    """What all results of a stream share, if the model was trained on it."""
+    """Return the conditions that all results of a stream share, if the model was trained on them."""
     conditions = Conditions.of(given)
     if conditions.errors is not None:
         raise UsageError("a watch cannot state errors: they are a part of each result, not known before it")
@@ -93,7 +93,7 @@ def question_of(
     past: tuple[np.ndarray, np.ndarray, np.ndarray],
     conditions: Conditions = NO_CONDITIONS,
 ) -> Question:
-    """The question that a result answers, with what was kept before it."""
+    """Return the question that a result answers, with the results kept before it as context."""
     known_dst, known_time, known_rtt = past
     return Question(
         Prefix.of(np.frombuffer(src, np.uint8)),
@@ -105,10 +105,10 @@ def question_of(
 
 
 def steady(model: "Model") -> "Model":
-    """The model as a watch asks it: the weights of its stack do not follow the pair's newest results.
+    """Return the model for a watch: the weights of its stack do not follow the pair's newest results.
 
-    With them, an answer that is asked for right after a change has begun takes the change for usual: of 30
-    pairs that rise by 45 ms, 18 to 23 were found in three streams, and 21 to 26 without.
+    If they do, an answer made right after a change has begun treats the change as usual: of 30 pairs that
+    rise by 45 ms, 18 to 23 were found in three streams, and 21 to 26 if they do not.
     """
     if model.stack is None:
         return model
@@ -118,12 +118,12 @@ def steady(model: "Model") -> "Model":
 
 
 def ask(model: "Model", questions: Sequence[Question]) -> list[RttDistribution]:
-    """The answers, together: questions with the same context share its reading."""
+    """Return the answers to questions, asked together so that equal contexts are read once."""
     return [answer.distribution for answer in model.rtt_many(questions)]
 
 
 def kept(values: np.ndarray, failure: float) -> RttDistribution:
-    """The distribution of kept quantiles."""
+    """Return the distribution of kept quantiles."""
     edges = np.maximum.accumulate(values.astype(np.float64) + np.arange(len(values)) * 1e-7)
     return RttDistribution(edges, LEVELS, float(failure))
 

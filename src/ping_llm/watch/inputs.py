@@ -1,8 +1,8 @@
-"""Where results come from: files and folders that may grow, and streams that are written to files first.
+"""Inputs of results: files and folders that may grow, and streams that are written to files first.
 
-What comes through a pipe or from a URL goes to files in the state folder (`Inbox`) and is read from there, so
-that a killed watch goes on where it was. From a pipe it is moved by splice(2): the kernel takes it out of the
-pipe and into the file in one step, and a kill cannot come in between.
+Data from a pipe or a URL go to files in the state folder (`Inbox`) and are read from there, so that a killed
+watch continues where it was. Data from a pipe are moved by splice(2): the kernel moves them from the pipe to
+the file in one step, and a kill cannot happen in between.
 """
 
 import os
@@ -17,22 +17,22 @@ from typing import IO, Any, cast
 from ping_llm.errors import PingError, UsageError
 from ping_llm.paths import files_below
 
-#: Bytes read at a time; a longer line is not a result.
+#: Number of bytes read at a time; a longer line is not a result.
 READ_BYTES = 1 << 18
-#: Kept of a line that is too long.
+#: Number of bytes kept of a line that is too long.
 RAW_BYTES = 8 << 10
 
-#: A file of the inbox is closed at this size, and no more is taken in while so much waits.
+#: Name of the inbox as an input; size at which one of its files is closed; unread bytes at which it is full.
 _INBOX = "inbox"
 _SEGMENT_BYTES, _MOST_WAITING = 64 << 20, 512 << 20
 
-#: Seconds without a byte after which a URL is opened again, and the longest pause between two attempts.
+#: Seconds without a byte after which a URL is opened again, and longest pause between two attempts, s.
 _URL_TIMEOUT, _MOST_PAUSE = 90.0, 60.0
 
 
 @dataclass
 class Position:
-    """How far a file was read: bytes and lines of whole lines, and whether a long line is being skipped."""
+    """Byte and line from which a file is read next, and whether a long line is being skipped."""
 
     offset: int = 0
     line: int = 1
@@ -42,7 +42,7 @@ class Position:
 
 @dataclass
 class Chunk:
-    """Whole lines of a file, and the beginnings of lines that were too long, with their numbers."""
+    """Whole lines of a file, and the beginnings of too long lines with their numbers."""
 
     name: str
     line: int
@@ -51,9 +51,9 @@ class Chunk:
 
 
 class Files:
-    """Lines of files in the order of their names, as far as they are whole; each file from its position.
+    """Whole lines of files, in the order of the file names, each file from its position.
 
-    A file that became shorter, or was replaced, is read from its beginning (counted in `restarted`).
+    A file that became shorter or was replaced is read from its beginning (counted in `restarted`).
     """
 
     def __init__(self, find: Callable[[], Sequence[Path]], follow: bool = False):
@@ -64,10 +64,10 @@ class Files:
         self._next = 0
 
     def read(self) -> Chunk | None:
-        """More lines; None where there are none now."""
+        """Return more lines; None if there are none now."""
         files = list(self._find())
         for step in range(len(files)):
-            # Files that grow take turns, so that a busy one does not keep others waiting.
+            # Files that grow take turns, so that a busy one does not delay the others.
             path = files[(self._next + step) % len(files)] if self.follow else files[step]
             chunk = self._read(path)
             if chunk is not None:
@@ -77,7 +77,7 @@ class Files:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether no more lines will arrive."""
         return not self.follow
 
     def _read(self, path: Path) -> Chunk | None:
@@ -108,7 +108,7 @@ class Files:
             raise PingError(f"{path} cannot be unpacked after {offset:,} bytes: {error}") from error
 
     def _cut(self, name: str, place: Position, data: bytes, ended: bool) -> Chunk | None:
-        """Whole lines from the beginning of `data`; the position moves behind them."""
+        """Return the whole lines at the beginning of `data`; move the position behind them."""
         if not data:
             return None
         first, too_long = place.line, []
@@ -130,7 +130,7 @@ class Files:
                 place.offset += end
                 return Chunk(name, first, b"", too_long)
             if len(data) < READ_BYTES and ended:
-                end = len(data)  # the last line of what will not grow
+                end = len(data)  # the last line of a file that will not grow
             elif end == 0:
                 return None
         lines = data[start:end]
@@ -145,10 +145,10 @@ class Files:
         self.positions = {name: Position(**place) for name, place in saved.items()}
 
     def start(self) -> None:
-        """Begin; a saved position was restored before."""
+        """Begin to read; a saved position must be restored before."""
 
     def committed(self) -> None:
-        """All that was read is in the state."""
+        """Note that the saved state includes everything that was read."""
 
     def close(self) -> None:
         if self._packed is not None:
@@ -162,7 +162,7 @@ def _bytes(path: Path, offset: int) -> bytes:
 
 
 def files_of(path: Path, follow: bool) -> Files:
-    """The file, or the files below a folder."""
+    """Return the input of a file, or of the files below a folder."""
     if path.is_dir():
         return Files(lambda: [each for each in files_below(path) if not each.name.startswith(".")], follow)
     if not path.exists() and not follow:
@@ -171,10 +171,10 @@ def files_of(path: Path, follow: bool) -> Files:
 
 
 class Inbox(Files):
-    """A stream, written to files in a folder as it comes, and read from there.
+    """A stream, written to files in a folder as it arrives, and read from there.
 
-    A file is named after the number of bytes of the stream before it, so that all files are one text: a line
-    may begin in one and end in the next.
+    A file is named by the number of bytes of the stream before it. All files form one text: a line may begin
+    in one file and end in the next.
     """
 
     def __init__(self, folder: Path, feed: Callable[["Inbox"], None]):
@@ -192,7 +192,7 @@ class Inbox(Files):
         return self._done.is_set()
 
     def start(self) -> None:
-        """Begin to take in, in a thread. A saved position must be restored before."""
+        """Begin to receive in a thread; a saved position must be restored before."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
         def run() -> None:
@@ -210,7 +210,7 @@ class Inbox(Files):
         self._place = self.positions.setdefault(_INBOX, Position())
 
     def read(self) -> Chunk | None:
-        ended = self.ended  # before looking: what came before the end is seen
+        ended = self.ended  # checked before reading, so that no data are missed
         data = b""
         for path, start, size in self._segments():
             at = self._place.offset + len(data)
@@ -221,7 +221,7 @@ class Inbox(Files):
         return self._cut(_INBOX, self._place, data, ended)
 
     def _segments(self) -> list[tuple[Path, int, int]]:
-        """Path, first byte and size of each file, in order."""
+        """Return path, first byte and size of each file, in order."""
         out = []
         for path in self._find():
             try:
@@ -231,7 +231,7 @@ class Inbox(Files):
         return out
 
     def room(self) -> int | None:
-        """The descriptor of the file to write to; None: stop. It waits while too much is unread."""
+        """Return the descriptor of the file to write to, or None to stop; wait while too much is unread."""
         while not self._stop.is_set():
             segments = self._segments()
             if sum(size for _, _, size in segments) < _MOST_WAITING:
@@ -247,7 +247,7 @@ class Inbox(Files):
         return None
 
     def committed(self) -> None:
-        """Remove files that were read to their end, but for the one that is written to."""
+        """Remove files that were read to their end, except the one that is being written."""
         for path, start, size in self._segments():
             writing = self._writing is not None and self._writing[0] == path and not self.ended
             if not writing and start + size <= self._place.offset:
@@ -257,7 +257,7 @@ class Inbox(Files):
         self._stop.set()
 
     def pause(self, seconds: float) -> bool:
-        """Wait; whether to stop."""
+        """Wait; return whether to stop."""
         return self._stop.wait(seconds)
 
 
@@ -266,7 +266,7 @@ def _first_byte(path: Path) -> int:
 
 
 def from_pipe(descriptor: int) -> Callable[[Inbox], None]:
-    """Take in a pipe, a terminal or a socket until its end."""
+    """Return a feed that receives a pipe, a terminal or a socket until its end."""
 
     def feed(inbox: Inbox) -> None:
         piped = stat.S_ISFIFO(os.fstat(descriptor).st_mode) and hasattr(os, "splice")
@@ -284,7 +284,7 @@ def from_pipe(descriptor: int) -> Callable[[Inbox], None]:
 
 
 def from_url(url: str) -> Callable[[Inbox], None]:
-    """Take in JSON lines of an HTTP stream, connecting again when it ends."""
+    """Return a feed that receives JSON lines of an HTTP stream, and connects again when it ends."""
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"--url must begin with http:// or https://, not {url}")
 
@@ -300,7 +300,7 @@ def from_url(url: str) -> Callable[[Inbox], None]:
                             break
                         pause = 1.0
                         _write(out, data)
-                # A line that the end cut off must not run into the next connection's first.
+                # A line cut off by the end must not merge with the first line of the next connection.
                 if (out := inbox.room()) is not None:
                     _write(out, b"\n")
             except OSError as error:

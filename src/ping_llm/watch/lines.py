@@ -1,4 +1,4 @@
-"""Lines of JSON → measurements, and what is none: Atlas ping results, or rows of the measurements table."""
+"""Conversion of JSON lines to measurements: Atlas ping results, or rows of the measurements table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from ping_llm.measurements.rules import ACCEPTED, REASONS, candidates_of, judge
 from ping_llm.measurements.schema import Reject
 from ping_llm.watch.inputs import RAW_BYTES, Chunk
 
-#: A result of another kind: neither a measurement nor garbage.
+#: Reason of a result of another kind, which is neither a measurement nor invalid.
 NOT_PING = "not_ping"
 
 _KEYS = ("src_addr", "dst_addr", "event_time", "rtt")
@@ -40,7 +40,7 @@ class Rejected:
 
 
 def measurements_of(chunk: Chunk) -> tuple[Columns, list[Rejected]]:
-    """The measurements of a chunk, in its order, and the other lines that are not blank."""
+    """Return the measurements of a chunk, in its order, and the other lines that are not blank."""
     rejected = [Rejected(chunk.name, line, Reject.TOO_LARGE, raw) for line, raw in chunk.too_long]
     texts = chunk.data.split(b"\n")
     numbers = [number for number, text in enumerate(texts) if text.strip()]
@@ -77,7 +77,7 @@ def measurements_of(chunk: Chunk) -> tuple[Columns, list[Rejected]]:
 def _rows_of(
     texts: Sequence[bytes], numbers: Sequence[int], odd: np.ndarray
 ) -> dict[int, tuple[Columns | None, str]]:
-    """Of lines that are rows of a table, by place: the measurement, or why it is none."""
+    """Return the measurement or the reject reason of each line that is a table row, by its place."""
     out: dict[int, tuple[Columns | None, str]] = {}
     for place in odd.tolist():
         text = texts[numbers[place]]

@@ -1,4 +1,4 @@
-"""What a user chooses about watching, with every default."""
+"""Options of a watch, with all defaults."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,18 +12,18 @@ class WatchOptions:
 
     Attributes:
       false_alarms_per_day: false alarms per day of the whole stream, at most, while nothing changes.
-      refresh: results of a pair after which the model is asked anew about it. A pair that is new to the
-        watch is asked about after 1, 2, 4, 8 … results until then.
-      refresh_hours: the same by time.
-      least_ms, least_share: an RTT that changes by less than the larger of these (the second is relative to
-        the expected median) is not worth an alarm: the new level is expected from then on.
-      accept_hours: after this time an alarm ends and the new level becomes the expected one.
-      pair_results, source_results: newest results kept of each pair, and of each source.
-      most_pairs: pairs in memory; above, those not heard of for the longest time are forgotten.
-      jump_hours: a time this far from the others' is a jump of a clock.
-      group_hours: alarms that began within this time of each other may share a cause.
-      group_least: alarms that make a group, at least.
-      group_share: least share of the watched pairs of an address or prefix.
+      refresh: number of results of a pair after which the model is asked about it again. It is asked about
+        a pair that is new to the watch after 1, 2, 4, 8 … results until then.
+      refresh_hours: hours after which the model is asked about a pair again.
+      least_ms, least_share: smallest change of an RTT worth an alarm, in ms and relative to the expected
+        median; the larger one counts. After a smaller change the new level is expected.
+      accept_hours: hours after which an alarm ends and the new level becomes the expected one.
+      pair_results, source_results: number of newest results kept per pair, and per source.
+      most_pairs: largest number of pairs in memory; those without a result for the longest time are dropped.
+      jump_hours: hours from the stream's time beyond which the time of a result is a clock jump.
+      group_hours: largest time between the beginnings of alarms that may share a cause, hours.
+      group_least: smallest number of alarms in a group.
+      group_share: smallest share of alarms among the watched pairs of an address or prefix for a group.
     """
 
     false_alarms_per_day: float = 1.0

@@ -1,4 +1,4 @@
-"""What a watch shows: counters in the text format of Prometheus, a page and a picture of the last day."""
+"""Views of a watch: counters in the text format of Prometheus, a page and a picture of the last day."""
 
 import html
 from collections import deque
@@ -14,7 +14,7 @@ from ping_llm.watch.alarms import sentence
 from ping_llm.watch.results import Output
 
 _HOURS = 24
-#: Events on the page.
+#: Largest number of events on the page.
 _MOST_EVENTS = 1000
 
 
@@ -65,11 +65,11 @@ class LastDay:
 
 @dataclass(frozen=True)
 class Status:
-    """A moment of a watch, as the main thread left it.
+    """State of a watch at one moment, stored by the main thread.
 
     Attributes:
-      counts: by name.
-      events: of the last day, newest last.
+      counts: counters by name.
+      events: events of the last day, newest last.
     """
 
     now: int
@@ -115,7 +115,7 @@ def metrics_text(status: Status) -> str:
 
 
 def page_html(status: Status, run: str) -> str:
-    """The page of the last day."""
+    """Return the page of the last day."""
     now = time_text(status.now // 1_000_000) if status.now >= 0 else "no result yet"
     body = [f"<h1>Watch: {html.escape(run)}</h1>", f'<p class="note">Stream time {now}</p>']
     if status.trouble:
@@ -144,7 +144,7 @@ def _hours(status: Status) -> list[tuple[int, Hour]]:
 
 
 def _chart(status: Status) -> str:
-    """Bars of results per hour, with the unlikely ones and the alarms on top."""
+    """Draw bars of results per hour, with the unlikely ones and the alarms on top."""
     if status.now < 0:
         return ""
     hours = _hours(status)
@@ -195,7 +195,7 @@ def _table(status: Status) -> str:
 
 
 def day_picture(day: LastDay, path: Path) -> None:
-    """Results per hour, the unlikely ones among them, and alarms."""
+    """Draw results, unlikely results and alarms per hour."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.2), layout="constrained")
@@ -203,7 +203,7 @@ def day_picture(day: LastDay, path: Path) -> None:
     hours = sorted(day.hours)
     times: Any = [datetime.fromtimestamp(hour * 3600, UTC) for hour in hours]
     counts = [day.hours[hour] for hour in hours]
-    width = 1 / 28  # of a day, a little less than an hour
+    width = 1 / 28  # days; slightly less than an hour
     axes.bar(times, [each.results for each in counts], width, align="edge", label="results", color="#b9d0ea")
     axes.bar(
         times, [each.unlikely for each in counts], width, align="edge", label="tail < 1 %", color="#d8a52f"

@@ -1,7 +1,7 @@
 """The newest results of each pair and of each source, in bounded memory.
 
-Everything is arrays with a row per pair or per source: 100,000 pairs of 32 results take 51 MB, and a state
-file is these arrays. Results are kept in time order; one that is older than all of a full row is not kept.
+All data are arrays with one row per pair or per source: 100,000 pairs of 32 results take 51 MB, and a state
+file holds these arrays. Results are kept in time order; one older than all results of a full row is not kept.
 """
 
 from collections.abc import Iterable
@@ -13,21 +13,21 @@ from ping_llm.compiled import kernel
 from ping_llm.errors import PingError
 from ping_llm.measurements.addresses import is_ipv4
 
-#: Shared destinations and sources also count by network: /24, and /48 of IPv6, of the packed address.
+#: Number of bytes of a packed address that form its network, which alarms can share: /24, and /48 of IPv6.
 NETWORK_BYTES = {4: 15, 6: 6}
 
-#: The place of a result that was not kept, and of one that is there already.
+#: Returned as the place of a result that was not kept, and of a duplicate.
 NOT_KEPT, DUPLICATE = -1, -2
 
 
 def network_of(packed: bytes) -> bytes:
-    """The network of a packed address, zeros after it."""
+    """Return the network of a packed address, filled with zeros."""
     known = NETWORK_BYTES[4 if is_ipv4(np.frombuffer(packed, np.uint8)[None])[0] else 6]
     return packed[:known].ljust(16, b"\0")
 
 
 class Numbers:
-    """0, 1, 2 … for byte strings, in the order in which they came."""
+    """Numbers of byte strings, from 0, in the order in which they were added."""
 
     def __init__(self, keys: Iterable[bytes] = ()):
         self._of = {key: number for number, key in enumerate(keys)}
@@ -44,7 +44,7 @@ class Numbers:
         return number
 
     def find(self, key: bytes) -> int:
-        """-1 for one that has no number."""
+        """Return the number of a byte string, or -1 if it has none."""
         return self._of.get(key, -1)
 
     def packed(self) -> np.ndarray:
@@ -53,7 +53,7 @@ class Numbers:
 
 
 class Rows:
-    """Arrays that grow together, by doubling; `fields` are (dtype, width or None for a column, fill)."""
+    """Arrays that grow together, by doubling; `fields` are (dtype, width or None for one value, fill)."""
 
     def __init__(self, fields: dict[str, tuple[Any, int | None, Any]]):
         self._fields = fields
@@ -72,14 +72,14 @@ class Rows:
         return self.columns[name]
 
     def add(self) -> int:
-        """The number of a new row."""
+        """Add a row; return its number."""
         if self.size == len(next(iter(self.columns.values()))):
             self._grow(2 * self.size)
         self.size += 1
         return self.size - 1
 
     def keep(self, rows: np.ndarray) -> None:
-        """Only these rows, in this order."""
+        """Keep only these rows, in this order."""
         kept = {name: column[rows] for name, column in self.columns.items()}
         self.size = len(rows)
         self.restore(kept)
@@ -88,7 +88,7 @@ class Rows:
         return {name: column[: self.size] for name, column in self.columns.items()}
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
-        """What `save` gave."""
+        """Restore the arrays of `save`."""
         self.size = len(next(iter(saved.values())))
         self.columns = {}
         self._grow(max(1024, self.size))
@@ -102,7 +102,7 @@ class Rows:
 def insert(
     times: np.ndarray, rtts: np.ndarray, marks: np.ndarray, count: int, time: int, rtt: float, mark: int
 ) -> int:
-    """Keep a result in a row in time order; its place, NOT_KEPT or DUPLICATE. A full row loses its oldest."""
+    """Insert a result in time order; a full row loses its oldest. Return the place, NOT_KEPT or DUPLICATE."""
     place = count
     while place > 0 and times[place - 1] > time:
         place -= 1
@@ -128,8 +128,8 @@ class Past:
     """Results by pair and by source.
 
     Attributes:
-      pairs: `Rows`: addresses as numbers, the newest results, and when it was last heard of.
-      sources: `Rows`: the newest results of each source, with their destinations.
+      pairs: `Rows`: addresses as numbers, newest results and time of the last result of each pair.
+      sources: `Rows`: newest results of each source, with their destinations.
     """
 
     def __init__(self, pair_results: int, source_results: int, more: dict[str, tuple[Any, int | None, Any]]):
@@ -163,7 +163,7 @@ class Past:
         return self.pairs.size
 
     def pair_of(self, src: bytes, dst: bytes) -> tuple[int, bool]:
-        """The number of a pair, and whether its source is new."""
+        """Return the number of a pair, which is added if new, and whether its source is new."""
         pair = self._pair_keys.find(src + dst)
         if pair >= 0:
             return pair, False
@@ -184,7 +184,7 @@ class Past:
         return self.addresses.keys[number]
 
     def push(self, pair: int, time: int, rtt: float) -> int:
-        """Keep a result of a pair; its place among the pair's, NOT_KEPT or DUPLICATE."""
+        """Keep a result of a pair; return its place among the pair's results, NOT_KEPT or DUPLICATE."""
         pairs, sources = self.pairs.columns, self.sources.columns
         count = int(pairs["count"][pair])
         place = int(
@@ -216,9 +216,9 @@ class Past:
         row["count"][pair] = left.sum()
 
     def context(self, pair: int, before: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Destinations [n, 16], times and RTTs of what a question about a pair looks back on, oldest first.
+        """Return the context of a question about a pair: destinations [n, 16], times and RTTs, oldest first.
 
-        These are the pair's own results and the source's to other destinations, all earlier than `before`.
+        It has the pair's own results and those of the source to other destinations, all before `before`.
         """
         pairs, sources = self.pairs.columns, self.sources.columns
         count, source, dst = int(pairs["count"][pair]), int(pairs["source"][pair]), int(pairs["dst"][pair])
@@ -235,7 +235,7 @@ class Past:
         return packed_dst, time[earlier][order], rtt[earlier][order]
 
     def forget(self, most: int, always: Iterable[int] = ()) -> np.ndarray | None:
-        """Drop the pairs not heard of for the longest time, down to nine tenths of `most`.
+        """Drop the pairs without a result for the longest time, down to nine tenths of `most`.
 
         Returns:
           int64 [pairs before]: the new number of each pair, -1 for a dropped one; None: nothing was dropped.
@@ -255,7 +255,7 @@ class Past:
         return moved
 
     def _renumber_addresses(self, sources: np.ndarray) -> None:
-        """Drop addresses that no pair and no kept result has."""
+        """Drop addresses that no pair and no kept result uses."""
         size, held = self.pairs.size, self.sources.size
         marks = self.sources["marks"]
         filled = np.arange(marks.shape[1]) < self.sources["count"][:held, None]

@@ -1,15 +1,15 @@
-"""What a watch gives for each result and each batch."""
+"""Output of a watch for each result and each batch."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from ping_llm.watch.expect import Judged
 
-#: How a result was taken.
+#: Values of `Seen.taken`.
 USED, LATE, DUPLICATED, JUMPED = "used", "late", "duplicate", "clock jump"
 
 
-#: Why an alarm ended.
+#: Reasons why an alarm ended.
 BACK, ACCEPTED, SILENT, ANOTHER = (
     "back to normal", "new level accepted", "no more results", "another change",
 )  # fmt: skip
@@ -17,12 +17,12 @@ BACK, ACCEPTED, SILENT, ANOTHER = (
 
 @dataclass(frozen=True)
 class Seen:
-    """A result and what was expected of it.
+    """A result and its expectation.
 
     Attributes:
-      number: of the result in the stream, from 0.
-      taken: `used`; `late`: not newer than the pair's newest, judged but not tested; `duplicate`;
-        `clock jump`: judged, but neither kept nor tested.
+      number: number of the result in the stream, from 0.
+      taken: how the result was treated: `used`; `late`: not newer than the pair's newest, judged but
+        not tested; `duplicate`; `clock jump`: judged, but neither kept nor tested.
       expected: 5 %, median and 95 % of the expected replies, ms; None for a duplicate.
       failure: expected probability of no reply.
       judged: tail probability and bits; None for a duplicate.
@@ -43,7 +43,7 @@ class Seen:
 
 @dataclass
 class Output:
-    """What a batch gave."""
+    """Results and events of a batch."""
 
     seen: list[Seen] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""`ping-llm watch`: read, judge, write, and tell, until the input or the user ends it."""
+"""`ping-llm watch`: read, judge, write and report results until the input or the user ends it."""
 
 import signal
 import sys
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from ping_llm.answer.model import Model
     from ping_llm.watch.options import WatchOptions
 
-#: Seconds between two states, and between two looks at an input that has nothing.
+#: Seconds between two saved states, and between two reads of an input without new data.
 _SAVE_SECONDS, _IDLE_SECONDS = 10.0, 0.2
-#: Seconds that the webhook has for what is left when the input ends.
+#: Seconds that the webhook has for the remaining events when the input ends.
 _LAST_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Outside:
-    """What a watch talks to besides its files.
+    """Outputs of a watch besides its files.
 
     Attributes:
       tell: called with each batch, after it was written.
-      metrics_port: of `/metrics` and the page; None: no port is opened.
+      metrics_port: port of `/metrics` and the page; None: no port is opened.
     """
 
     tell: Callable[[Output], None]
@@ -62,7 +62,7 @@ class Watch:
         self._started, self._results_before = time.monotonic(), 0
 
     def run(self) -> dict[str, int | float]:
-        """Watch until the end of the input, SIGINT or SIGTERM; the counters."""
+        """Watch until the end of the input, SIGINT or SIGTERM; return the counters."""
         with only_writer(self._state, "watch"):
             remove_unfinished(self._state, "state.npz", "page.html")
             store = Store(self._state)
@@ -118,7 +118,7 @@ class Watch:
     def _loop(self, store: Store, webhook: Webhook | None) -> None:
         saved, dirty, wait = time.monotonic(), False, self._outside.save_seconds
         while not self._ended:
-            done = self._source.ended  # before reading: what came before the end is read
+            done = self._source.ended  # checked before reading, so that no data are missed
             chunk = self._source.read()
             if chunk is not None:
                 columns, rejected = measurements_of(chunk)
@@ -135,7 +135,7 @@ class Watch:
             if dirty and now - saved >= wait:
                 self._save(store, webhook)
                 saved, dirty = time.monotonic(), False
-                # A large state is saved less often: it shall take a twentieth of the time at most.
+                # A large state is saved less often, so that saving takes at most a twentieth of the time.
                 wait = max(self._outside.save_seconds, 20 * (saved - now))
             if self._line.due(now):
                 self._line.write(self._progress(), now)
@@ -174,7 +174,7 @@ class Watch:
         return out if webhook is None else out | webhook.counts
 
     def _publish(self, webhook: Webhook | None = None) -> None:
-        """Leave a picture of the moment for the threads that serve it."""
+        """Store the current status for the threads that serve it."""
         trouble = self._source.trouble if isinstance(self._source, Inbox) else None
         alarms = self.watcher.alarms
         active: tuple[dict[str, Any], ...] = tuple(alarms.tell(alarm) for alarm in alarms.active.values())

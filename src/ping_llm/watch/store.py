@@ -1,15 +1,15 @@
 """The state folder of a watch, and its output files.
 
-    STATE/state.npz            all that the watch knows, and how long each file below was then
-          results-00000.jsonl  every result with what was expected of it, a million per file
-          alarms.jsonl         events: alarms and groups, their beginning and end
+    STATE/state.npz            the state of the watch, and the size of each file below at that time
+          results-00000.jsonl  each result with its expectation, a million per file
+          alarms.jsonl         events: beginnings and ends of alarms and groups
           rejects.jsonl        lines that are not measurements
-          inbox-*.jsonl        what came through a pipe or from a URL and is not in the state yet
+          inbox-*.jsonl        data from a pipe or a URL that are not in the state yet
           page.html            the last day
 
-The output files grow with every batch, the state is written now and then. After a kill the output files are
-cut back to what the state knows, and the lines of the input since then are read again: what follows is what
-would have followed anyway, so no result is lost and none is there twice.
+The output files grow with every batch; the state is written at intervals. After a kill, the output files are
+cut back to their sizes in the state, and the lines of the input since then are read again. The output
+continues as it would have without the kill, so no result is lost and none occurs twice.
 """
 
 import os
@@ -38,7 +38,7 @@ def address_text(packed: bytes) -> str:
 
 
 def result_values(seen: Seen) -> dict[str, Any]:
-    """JSON of a result."""
+    """Return a result as JSON."""
     out: dict[str, Any] = {
         "n": seen.number,
         "time": time_text(seen.time // 1_000_000),
@@ -58,7 +58,7 @@ def result_values(seen: Seen) -> dict[str, Any]:
 
 
 def result_text(seen: Seen) -> str:
-    """A line about a result."""
+    """Return a result as a line of text."""
     result = "no reply" if seen.rtt < 0 else f"{seen.rtt:.1f} ms"
     text = (
         f"{time_text(seen.time // 1_000_000)} {address_text(seen.src)} → {address_text(seen.dst)}: {result}"
@@ -83,7 +83,7 @@ class Store:
         self._sizes: dict[str, int] = {}
 
     def load(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-        """The arrays and the JSON of the last state, with the output files cut back to it; None: none yet."""
+        """Return arrays and JSON of the last state, or None, and cut the output files back to it."""
         path = self.folder / "state.npz"
         if not path.exists():
             self._cut({})
@@ -113,7 +113,7 @@ class Store:
         self._sizes = dict(sizes)
 
     def add(self, output: Output, rejected: list[Rejected]) -> None:
-        """Append a batch."""
+        """Append the output of a batch."""
         parts: dict[str, list[bytes]] = {}
         for seen in output.seen:
             name = f"results-{seen.number // _PER_FILE:05d}.jsonl"
@@ -135,7 +135,7 @@ class Store:
         self._sizes[name] = self._sizes.get(name, 0) + len(data)
 
     def save(self, arrays: dict[str, np.ndarray], saved: dict[str, Any]) -> None:
-        """Write the state; all that was added before is in the files when it is."""
+        """Write the state, after everything added before is safe in the files."""
         for descriptor in self._files.values():
             os.fsync(descriptor)
         content = orjson.dumps(saved | {"format": FORMAT, "sizes": self._sizes})

@@ -1,7 +1,7 @@
-"""`Watcher`: results in, judged results and events out.
+"""`Watcher`, which judges results and reports events.
 
-Results are taken one after the other, in the order in which they come; what is computed together (questions
-to the model) does not change what comes out: a stream gives the same output however it is cut into
+Results are processed one after the other, in the order in which they arrive. Questions to the model are
+answered together, which does not change the output: a stream gives the same output however it is cut into
 batches.
 """
 
@@ -50,20 +50,21 @@ from ping_llm.watch.sequential import (
 if TYPE_CHECKING:
     from ping_llm.answer.model import Model
 
-#: The calibration takes effect every so many results.
+#: Number of results after which the calibration takes effect again.
 _EPOCH = 1024
-#: Questions that are answered together.
+#: Largest number of questions answered together.
 _TOGETHER = 128
-#: A change by fewer of the pair's own standard deviations is its usual variation, such as that by the hour.
+#: Smallest change worth an alarm, in standard deviations of the pair; smaller ones are its usual variation,
+#: such as that by the hour.
 LEAST_STANDARD = 6.0
 
-#: A stream is taken to bring at least so many results per day, and so many before its rate is known.
+#: Smallest number of results per day that is assumed of a stream, and the number before its rate is known.
 _LEAST_PER_DAY, _FIRST_PER_DAY = 1000.0, 100_000.0
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A result whose question will be asked together with others'."""
+    """A result whose question waits to be asked together with others."""
 
     question: Question
     number: int
@@ -73,17 +74,17 @@ class _Waiting:
 
 
 class Watcher:
-    """Watches a stream of measurements with a model: results in, what was expected of them and events out.
+    """Compares a stream of measurements with the expectations of a model, and reports changes as events.
 
-    `add` returns `seen`, one per result (`expected` 5 %, median and 95 % in ms, `failure`, `judged.tail`,
-    `judged.bits`, `taken`), and `events`, JSON objects as in alarms.jsonl (docs/watch.md). `save` and
-    `restore` carry everything over to another process.
+    `add` returns `seen`, one item per result (`expected` 5 %, median and 95 % in ms, `failure`,
+    `judged.tail`, `judged.bits`, `taken`), and `events`, JSON objects as in alarms.jsonl (docs/watch.md).
+    `save` and `restore` transfer the whole state to another process.
 
     Args:
-      model: a loaded model. Its data, if it has any, begin the history of each source.
+      model: a loaded model. The history of each source begins with the model's data, if it has any.
       options: see `WatchOptions`.
-      conditions: what all results share, such as {"size": 64}: `size`, `msm_id`, `probe_id` or
-        `throughput`.
+      conditions: conditions that all results share, such as {"size": 64}: `size`, `msm_id`, `probe_id`
+        or `throughput`.
     """
 
     def __init__(self, model: "Model", options: WatchOptions = WatchOptions(), conditions: Given = None):
@@ -99,13 +100,13 @@ class Watcher:
         self._rate = Rate()
         self._threshold = self._new_threshold()
         self._waiting: dict[int, _Waiting] = {}
-        #: Alarms by pair, and what is to be told of them: number of the result, alarm as it was, time, why.
+        #: Active alarms by pair, and events to report: number of the result, copy of the alarm, time, reason.
         self._active: dict[int, Alarm] = {}
         self._to_tell: list[tuple[int, Alarm, int, str]] = []
         self._out = Output()
 
     def add(self, results: Columns) -> Output:
-        """Take results; all of them are judged when it returns."""
+        """Process results; return all of them judged, and the events."""
         src = results.src.tobytes()
         dst = results.dst.tobytes()
         times, rtts = results.time.tolist(), results.rtt.tolist()
@@ -121,7 +122,7 @@ class Watcher:
         return out
 
     def _settle(self) -> None:
-        """What changes at fixed numbers of results, so that batches do not matter."""
+        """Apply the changes that occur at fixed numbers of results, so that batches do not matter."""
         self._flush()
         self.calibration.settle()
         self._rate.settle(self.clock.now, self.counts["results"])
@@ -141,7 +142,7 @@ class Watcher:
         self.alarms.count_pairs(self.clock.now)
 
     def _tell(self) -> None:
-        """Events of all alarms that began and ended, in the order of the results that made them."""
+        """Report the alarms that began and ended, in the order of the results that caused them."""
         for _, alarm, time, why in sorted(self._to_tell, key=lambda each: each[0]):
             self._out.events += self.alarms.end(alarm, time, why) if why else self.alarms.begin(alarm)
         self._to_tell = []
@@ -159,7 +160,7 @@ class Watcher:
         if new_source:
             self._begin(src, time)
         if pair in self._waiting:
-            self._flush()  # what comes next depends on what this one says
+            self._flush()  # this result depends on the pair's waiting answer
         row = self.past.pairs.columns
         count = int(row["count"][pair])
         late = count > 0 and time <= int(row["times"][pair, count - 1])
@@ -179,7 +180,7 @@ class Watcher:
         if taken != USED:
             self.counts[taken] += 1
         if question is None and int(row["asked_at"][pair]) < 0:
-            # Late or of a wrong clock, and nothing is expected of the pair yet.
+            # Late or with a wrong clock, and the pair has no answer yet.
             question = expect.question_of(src, dst, time, self.past.context(pair, time), self._conditions)
         if question is not None:
             row["asked_at"][pair], row["asked_after"][pair] = time, int(row["results"][pair])
@@ -192,7 +193,7 @@ class Watcher:
             self._judge(pair, number, time, rtt, taken, answer, fresh=False)
 
     def _question_if_due(self, pair: int, src: bytes, dst: bytes, time: int) -> Question | None:
-        """The question about a result, before it is kept, if the pair's answer is due."""
+        """Return the question about a result, before it is kept, if the pair's answer is due."""
         row = self.past.pairs.columns
         asked_at, asked_after = int(row["asked_at"][pair]), int(row["asked_after"][pair])
         options = self.options
@@ -205,7 +206,7 @@ class Watcher:
         return expect.question_of(src, dst, time, self.past.context(pair, time), self._conditions)
 
     def _begin(self, src: bytes, time: int) -> None:
-        """The history of a source that is new here, from the model's data."""
+        """Load the history of a new source from the model's data."""
         if self.model.data is None:
             return
         asked = Question(Prefix.of(np.frombuffer(src, np.uint8)), None, time)
@@ -219,7 +220,7 @@ class Watcher:
             self.past.pairs["heard"][other] = at
 
     def _flush(self) -> None:
-        """Ask for the answers that are waited for, and judge the results that wait."""
+        """Ask the waiting questions, and judge their results."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, {}
@@ -260,7 +261,7 @@ class Watcher:
         expected: tuple[float, float, float],
     ) -> None:
         row = self.past.pairs.columns
-        if int(row["count"][pair]) <= LEAST_PAST:  # this result is among them
+        if int(row["count"][pair]) <= LEAST_PAST:  # includes this result
             return
         reference = Reference(*row["reference"][pair].tolist())
         group, tails, calibrated, standard = group_of(int(row["amount"][pair])), None, None, 0.0
@@ -295,7 +296,7 @@ class Watcher:
             observed = float(np.median(replies)) if len(replies) else None
             if which != LOSS and observed is not None and not self._matters(pair, observed, expected[1]):
                 row["test"][pair] = 0.0
-                row["asked_after"][pair] = 0  # the next result is asked about
+                row["asked_after"][pair] = 0  # the next result renews the answer
                 return
             if alarm is not None:
                 self._end(alarm, number, time, ANOTHER)
@@ -307,19 +308,19 @@ class Watcher:
             self._to_tell.append((number, replace(made), time, ""))
 
     def _matters(self, pair: int, observed: float, expected: float) -> bool:
-        """Whether a change is worth an alarm: in ms, in its share, and beside the pair's usual variation."""
+        """Return whether a change is worth an alarm: in ms, as a share, and beside the usual variation."""
         reference = Reference(*self.past.pairs.columns["reference"][pair].tolist())
         usual = abs(reference.standard(float(self._scores(pair, observed)))) < LEAST_STANDARD
         least = max(self.options.least_ms, self.options.least_share * expected)
         return not usual and abs(observed - expected) >= least
 
     def _scores(self, pair: int, rtt: "np.ndarray | float") -> np.ndarray:
-        """Where results lie under the answer that is kept for a pair."""
+        """Return the scores of results under the kept answer of a pair."""
         values = self.past.pairs.columns["values"][pair]
         return normal_score(rtt, *values[[expect.LOW, expect.MIDDLE, expect.HIGH]].tolist())
 
     def _refer(self, pair: int, before: int) -> None:
-        """Where the pair's results before a time lie under its answer: what the next is compared with."""
+        """Set the reference of the next result: the pair's results before a time, under its answer."""
         row = self.past.pairs.columns
         count = int(row["count"][pair])
         known = row["rtts"][pair, :count][row["times"][pair, :count] < before]
@@ -335,7 +336,7 @@ class Watcher:
         return out
 
     def _go_on(self, alarm: Alarm, number: int, time: int, rtt: float, bet: float) -> None:
-        """Another result of a pair with an alarm."""
+        """Update an alarm with another result of its pair, and end it if that is due."""
         if alarm.calm == 0.0:
             alarm.calm_since = time
         alarm.calm = calmer(alarm.calm, bet)
@@ -355,7 +356,7 @@ class Watcher:
         row = self.past.pairs.columns
         row["test"][alarm.pair] = 0.0
         if why == BACK:
-            # What came during the change is not what is to be expected now; the answer from before it is.
+            # The answer from before the change is expected again, and not the results during the change.
             self.past.drop(alarm.pair, alarm.onset, alarm.calm_since)
             row["asked_at"][alarm.pair], row["asked_after"][alarm.pair] = (
                 time,
@@ -364,10 +365,10 @@ class Watcher:
             self._refer(alarm.pair, time + 1)
         else:
             self.past.drop(alarm.pair, 0, alarm.onset)
-            row["asked_after"][alarm.pair] = 0  # the next result is asked about
+            row["asked_after"][alarm.pair] = 0  # the next result renews the answer
 
     def save(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Arrays and JSON that `restore` continues from, to the last bit."""
+        """Return arrays and JSON from which `restore` continues, to the last bit."""
         clock = {"now": self.clock.now, "other": self.clock.other, "agree": self.clock.agree}
         more = {"counts": self.counts, "clock": clock, "rate": vars(self._rate), "alarms": self.alarms.save()}
         arrays = self.past.save() | self.calibration.save()
@@ -389,7 +390,7 @@ class Watcher:
         return self._rate.per_day
 
 
-#: The test of each pair: statistic, and time and number of results since it was last at 0, per direction.
+#: Columns of the test of each pair. Per direction: statistic, and time and number of results since it was 0.
 _TESTS: dict[str, tuple[type, int | None, float]] = {
     "test": (np.float64, 3, 0.0),
     "since": (np.int64, 3, 0),

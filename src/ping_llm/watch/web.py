@@ -1,4 +1,4 @@
-"""The two threads that talk to others: `/metrics` and the page over HTTP, and the webhook."""
+"""The two threads that use the network: `/metrics` and the page over HTTP, and the webhook."""
 
 import http.server
 import json
@@ -11,12 +11,12 @@ from pathlib import Path
 from ping_llm.errors import PingError, UsageError
 from ping_llm.files import write_text
 
-#: Seconds for one attempt; attempts for one event; longest pause between two.
+#: Seconds per attempt, attempts per event, and longest pause between two attempts, s.
 _TIMEOUT, _ATTEMPTS, _MOST_PAUSE = 10.0, 10, 300.0
 
 
 class Pages:
-    """Serves texts that the main thread last made, on the loopback address or another."""
+    """Serves the latest texts of the main thread, on the loopback address or another."""
 
     def __init__(self, host: str, port: int, texts: dict[str, Callable[[], tuple[str, str]]]):
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -36,7 +36,7 @@ class Pages:
                 self.wfile.write(data)
 
             def log_message(self, format: str, *arguments: object) -> None:
-                """Nothing: stderr is for the user."""
+                """Log nothing: stderr is for the user."""
 
         try:
             self._server = http.server.ThreadingHTTPServer((host, port), Handler)
@@ -52,11 +52,11 @@ class Pages:
 
 
 class Webhook:
-    """POSTs events, one after the other, from the file that they are in: nothing waits for it.
+    """POSTs events from their file, one after the other, so that nothing waits for the webhook.
 
-    How far it came is in STATE/webhook.json. Events that were sent after the last state before a kill happen
-    again and are sent again, so each event is sent at least once; its number tells a repetition. After ten
-    attempts an event is given up.
+    STATE/webhook.json has the number of the last event that was sent or given up. Events that were sent after
+    the last state before a kill occur again and are sent again, so each event is sent at least once; its
+    number identifies a repetition. An event is given up after ten attempts.
 
     Args:
       events: number of events in the state.
@@ -82,12 +82,12 @@ class Webhook:
             return 0
 
     def wake(self) -> None:
-        """There may be more events."""
+        """Tell the thread that there may be more events."""
         self._idle.clear()
         self._more.set()
 
     def close(self, seconds: float) -> None:
-        """Send what is there, for as long as `seconds`, then stop."""
+        """Send the remaining events for at most `seconds`, then stop."""
         self.wake()
         self._idle.wait(seconds)
         self._stop.set()
@@ -107,7 +107,7 @@ class Webhook:
             self._more.wait(5.0)
 
     def _next(self) -> bytes | None:
-        """The next whole line of the events."""
+        """Return the next whole line of the events, or None."""
         if not self._events.exists():
             return None
         with self._events.open("rb") as file:
@@ -119,7 +119,7 @@ class Webhook:
         return line
 
     def _deliver(self, line: bytes) -> bool:
-        """Send one event; False when the watch ends before it was sent or given up."""
+        """Send one event; return False if the watch ends before it was sent or given up."""
         pause = self._first_pause
         for _ in range(_ATTEMPTS):
             try:

@@ -1,11 +1,11 @@
-// Requests to the server: the token, patience when it is busy, and errors as sentences.
+// Requests to the server: token, retries while it is busy, and errors as sentences.
 
 import { announce } from "/page/dom.js";
 
 const TOKEN = "ping-llm token";
-const PATIENCE = 5; // times to ask again when the server is busy
+const PATIENCE = 5; // number of retries while the server is busy
 
-/** What the server refused: a sentence and the field that is wrong. */
+/** A refusal of the server: a sentence and the invalid field. */
 export class Refusal extends Error {
   constructor(status, message, field) {
     super(message);
@@ -16,7 +16,7 @@ export class Refusal extends Error {
 
 let asking = null;
 
-/** The token, asked for once however many requests need it. */
+/** Ask the user for the token, once for all requests that need it. */
 function token(why) {
   asking ??= new Promise((resolve) => {
     const dialog = document.getElementById("token");
@@ -83,13 +83,13 @@ export function post(path, body, signal) {
 
 let known = null;
 
-/** What the server says of its model, asked once. */
+/** Return the server's description of its model, requested once. */
 export function model() {
   known ??= get("/v1/model").catch((error) => { known = null; throw error; });
   return known;
 }
 
-/** Known ends that start with a text; `known` is null where the server has no data. */
+/** Return known ends that start with a text; `known` is null if the server has no data. */
 export function ends(parameters, signal) {
   return get("/v1/ends", parameters, signal);
 }

@@ -14,7 +14,7 @@ export function build(section, name) {
   const dst = endField("dst", "Destination", null, () => src.input.value.trim() && !dst.input.value.trim() ? { src: src.input.value.trim() } : {});
   const at = timeField();
   const context = contextField(src.input);
-  let known; // the context of the question that is asked
+  let known; // context of the current question
   return asking(section, {
     name, title: TITLE, button: "Ask",
     words: "How long does a packet take from here to there and back, and how sure is that?",
@@ -48,7 +48,7 @@ export function build(section, name) {
   });
 }
 
-/** The simple methods' answers; one that fails is left out. */
+/** Return the answers of the simple methods, without those that fail. */
 async function methods(question, signal) {
   const about = await model();
   const found = await Promise.all(about.methods.map((method) =>
@@ -61,7 +61,7 @@ function range(answer) {
   return `90 % of replies between ${ms(answer.quantiles["0.05"])} and ${ms(answer.quantiles["0.95"])}`;
 }
 
-/** What the answer rests on, in a sentence; unknown ends are said first. */
+/** Return a warning about unknown ends, and a sentence on the measurements that the answer rests on. */
 function basis(answer) {
   const known = answer.rests_on;
   if (known.kind === undefined) return ["", "The network alone answers: this run was never calibrated."];

@@ -1,4 +1,4 @@
-// The distribution as a picture, and the slider of P(below x).
+// Chart of the distribution, and the slider of P(RTT < x).
 
 import { drawn, h, ms, percent, s, ticks } from "/page/dom.js";
 
@@ -6,7 +6,7 @@ const HEIGHT = 210;
 const FOOT = 26;
 const TOP = 20;
 
-/** P(RTT < x | reply): linear between the points of the curve. */
+/** Return P(RTT < x | reply), linear between the points of the curve. */
 function below(curve, x) {
   const { ms: edges, below: levels } = curve;
   if (x <= edges[0]) return x < edges[0] ? 0 : levels[0];
@@ -21,7 +21,7 @@ function below(curve, x) {
   return levels[low] + (wide > 0 ? (x - edges[low]) / wide : 1) * (levels[high] - levels[low]);
 }
 
-/** A scale from low to high: by ratio where the range is wide. */
+/** Return a scale from low to high, logarithmic if the range is wide. */
 function scaleOf(low, high) {
   const start = Math.max(low, 0.01);
   const logarithmic = high > 8 * start;
@@ -32,7 +32,7 @@ function scaleOf(low, high) {
 
 export function picture(answer) {
   const { curve, quantiles, failure } = answer;
-  // 98 % of the replies, but no long empty tails.
+  // The chart shows 98 % of the replies, without long empty tails.
   const wide = Math.max(quantiles["0.95"] - quantiles["0.05"], 0.2);
   const low = Math.max(quantiles["0.01"], quantiles["0.05"] - 0.8 * wide) - 0.1 * wide;
   const scale = scaleOf(Math.max(low, quantiles["0.05"] / 3), Math.min(quantiles["0.99"], quantiles["0.95"] + 1.2 * wide) + 0.1 * wide);
@@ -106,7 +106,7 @@ export function picture(answer) {
     h("div", { class: "below" }, h("label", { for: "below" }, "Below"), slider, h("span", { class: "exact" }, exact, " ms"), result));
 }
 
-/** Bars from 5 % to 95 % with the median, on one scale for several answers: that of the first, and around it. */
+/** Return a function that draws the bar of an answer, 5 % to 95 % with the median, on a scale around the first. */
 export function bars(answers) {
   const middle = answers[0].quantiles["0.5"];
   const scale = scaleOf(

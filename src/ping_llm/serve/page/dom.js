@@ -1,4 +1,4 @@
-// Elements, and how figures are written.
+// Elements of the page, and formats of numbers and times.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -12,12 +12,12 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** An HTML element; texts are texts, never HTML. */
+/** Return an HTML element; texts in it are never parsed as HTML. */
 export function h(name, attributes, ...children) {
   return filled(document.createElement(name), attributes, children);
 }
 
-/** An SVG element. */
+/** Return an SVG element. */
 export function s(name, attributes, ...children) {
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
@@ -27,7 +27,7 @@ export function ms(value) {
   return `${figure(value)}\u00a0ms`;
 }
 
-/** Without the unit, as the header of a column names it. */
+/** Format ms without the unit, which the column header names. */
 export function figure(value) {
   if (value === null || value === undefined) return "";
   return value >= 1000 ? Math.round(value).toLocaleString("en") : value.toFixed(value >= 10 ? 1 : 2);
@@ -43,19 +43,19 @@ export function counted(number, noun) {
   return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-/** 2024-01-13 08:32:06 of an ISO text, or of seconds since 1970. */
+/** Format an ISO text or seconds since 1970 as 2024-01-13 08:32:06. */
 export function clock(time) {
   if (time === null || time === undefined) return "";
   const text = typeof time === "number" ? new Date(time * 1000).toISOString() : time;
   return text.replace("T", " ").replace(/(\.\d+)?Z$/, "");
 }
 
-/** Tell a screen reader. */
+/** Announce a text to screen readers. */
 export function announce(text) {
   document.getElementById("said").textContent = text;
 }
 
-/** A table in a box that scrolls; columns are [title, numeric?]. */
+/** Return a table in a scrolling box; columns are [title, numeric?]. */
 export function table(caption, columns, rows, attributes = {}) {
   const cell = (kind, content, index) =>
     h(kind, { class: columns[index][1] ? "number" : null, scope: kind === "th" ? "col" : null }, content);
@@ -67,7 +67,7 @@ export function table(caption, columns, rows, attributes = {}) {
         : h("tr", null, row.map((content, index) => cell("td", content, index)))))));
 }
 
-/** Ticks of an axis from low to high, about `count`. */
+/** Return about `count` ticks for an axis from low to high. */
 export function ticks(low, high, count, logarithmic = false) {
   if (logarithmic) {
     const found = [];
@@ -86,7 +86,7 @@ export function ticks(low, high, count, logarithmic = false) {
   return out;
 }
 
-/** Call `draw(width)` now and whenever the box gets another width. */
+/** Call `draw(width)` now and whenever the width of the box changes. */
 export function drawn(box, draw) {
   let width = 0;
   new ResizeObserver(([entry]) => {
@@ -96,14 +96,14 @@ export function drawn(box, draw) {
   return box;
 }
 
-/** A colour of the stylesheet, for canvases. */
+/** Return a colour of the stylesheet, for canvases. */
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
 const loaded = new Map();
 
-/** A vendored script, loaded when first needed; they make global names. */
+/** Load a vendored script on first use; these scripts define global names. */
 export function script(name) {
   if (!loaded.has(name)) loaded.set(name, new Promise((resolve, reject) => {
     const element = h("script", { src: `/page/vendor/${name}` });

@@ -1,11 +1,11 @@
-// Fields of the forms: ends with completion, the time, and a context that is pasted or dropped.
+// Fields of the forms: ends with completion, the time, and a pasted or dropped context.
 
 import { ends, post } from "/page/api.js";
 import { announce, counted, h } from "/page/dom.js";
 
 let number = 0;
 
-/** A labelled field; `control` gets the label's id. */
+/** Return a labelled field; `control` gets the id that its label refers to. */
 export function field(label, control, hint) {
   const id = control.id || (control.id = `field-${++number}`);
   const note = hint ? h("p", { class: "hint", id: `${id}-hint` }, hint) : null;
@@ -13,7 +13,7 @@ export function field(label, control, hint) {
   return h("div", { class: "field" }, h("label", { for: id }, label), control, note);
 }
 
-/** A source or destination, completed with the data's known ends. */
+/** Return the field of a source or destination, completed with ends known from the data. */
 export function endField(name, label, hint, parameters = () => ({})) {
   const list = h("datalist", { id: `known-${name}-${++number}` });
   const input = h("input", {
@@ -30,7 +30,7 @@ export function endField(name, label, hint, parameters = () => ({})) {
       list.replaceChildren(...found.ends.map((one) =>
         h("option", { value: one.address, label: counted(one.measurements, "measurement") })));
     } catch (error) {
-      if (error.name !== "AbortError") list.replaceChildren(); // completion is a help, never an error
+      if (error.name !== "AbortError") list.replaceChildren(); // completion is optional, so its errors are ignored
     }
   };
   const soon = () => { clearTimeout(timer); timer = setTimeout(complete, 150); };
@@ -39,7 +39,7 @@ export function endField(name, label, hint, parameters = () => ({})) {
   return { element: h("div", null, field(label, input, hint), list), input };
 }
 
-/** The time of a question; "now" becomes the time itself, so that a link stays true. */
+/** Return the field of a time; "now" becomes the current time, so that a link keeps its meaning. */
 export function timeField() {
   const list = h("datalist", { id: `times-${++number}` }, h("option", { value: "now" }));
   const input = h("input", {
@@ -57,9 +57,9 @@ export function timeField() {
   return { element: h("div", null, field("Time (UTC)", input, "2024-05-01T12:00:00Z, or now. Empty: unknown."), list), input, value };
 }
 
-const LINKED = 150; // measurements that a link may carry: 6 kB
+const LINKED = 150; // largest number of measurements in a link: 6 kB
 
-/** Earlier measurements of the source, pasted or dropped. */
+/** Return the field for earlier measurements of the source, pasted or dropped. */
 export function contextField(source) {
   const text = h("textarea", {
     name: "context", rows: 4, spellcheck: "false", autocomplete: "off",
@@ -74,9 +74,9 @@ export function contextField(source) {
     state,
     h("p", { class: "buttons" },
       h("button", { type: "button", onclick: () => file.click() }, "Open a file"), file, clear));
-  let known = null; // {measurements, …} of the server
+  let known = null; // {measurements, …} from the server
   let typed = false;
-  let linked = ""; // what stands in the link
+  let linked = ""; // the context in the link
 
   function set(made, words) {
     known = made;
@@ -93,7 +93,7 @@ export function contextField(source) {
     return `${counted(made.measurements.length, "measurement")} read (${made.format}).${left}`;
   }
 
-  /** Let the server read what stands in the box. */
+  /** Let the server read the text in the box. */
   async function read() {
     if (!typed) return;
     if (!text.value.trim()) return set(null);
@@ -138,7 +138,7 @@ export function contextField(source) {
 
   return {
     element: box,
-    /** The measurements of this source, as a request takes them; undefined: the server's own data. */
+    /** Return the measurements of this source, as a request needs them; undefined: use the server's data. */
     async value() {
       await read();
       if (!known) return undefined;
@@ -147,7 +147,7 @@ export function contextField(source) {
       if (others) state.textContent = `${summary(known)} ${counted(others, "measurement")} of other sources not used.`;
       return own.map(({ dst_addr, rtt, event_time }) => event_time ? { dst_addr, rtt, event_time } : { dst_addr, rtt });
     },
-    /** The context as a part of a link; "long" where it has too many measurements for one. */
+    /** Return the context as a part of a link; "long" if it has too many measurements for one. */
     link(measurements) {
       const line = (one) => [one.dst_addr, one.rtt, one.event_time].filter((part) => part !== undefined).join(",");
       linked = !measurements ? "" : measurements.length > LINKED ? "long" : measurements.map(line).join("\n");
@@ -166,7 +166,7 @@ export function contextField(source) {
   };
 }
 
-/** Show what is wrong at the field that it is about; returns the sentence. */
+/** Mark the field that an error is about; return the sentence. */
 export function complain(form, error) {
   for (const one of form.elements) one.removeAttribute("aria-invalid");
   const name = (error.field ?? "").split(/[.[]/)[0];

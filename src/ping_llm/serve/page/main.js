@@ -1,4 +1,4 @@
-// The views, by the part of the address after #: nothing of a question is sent before it is asked.
+// Shows the view named by the part of the URL after #. No part of a question is sent before it is asked.
 
 import { model } from "/page/api.js";
 import { h } from "/page/dom.js";

@@ -6,7 +6,7 @@ import { endField, field, timeField } from "/page/fields.js";
 import { asking, examples, linkOf, permanent } from "/page/view.js";
 
 export const TITLE = "Map";
-const STEPS = [20, 50, 100, 150, 250]; // ms; one colour below each, one above all
+const STEPS = [20, 50, 100, 150, 250]; // limits of the colours, ms: one below each, one above all
 const step = (value) => STEPS.filter((limit) => value >= limit).length;
 const NAMES = [...STEPS.map((limit, index) => (index ? `${STEPS[index - 1]} – ${limit}` : `below ${limit}`)), `${STEPS.at(-1)} and more`];
 
@@ -80,7 +80,7 @@ function byNetwork(made, all) {
     }));
 }
 
-/** Destinations at the same place are one circle, as large as their number. */
+/** Group destinations by place, for one circle per place whose size shows their number. */
 function sites(placed) {
   const found = new Map();
   for (const one of placed) {

@@ -1,4 +1,4 @@
-// Model: what answers, how good it was on held-out questions, and whether its probabilities can be trusted.
+// Model: its description, its errors on held-out questions, and its calibration.
 
 import { model } from "/page/api.js";
 import { announce, drawn, h, s, table } from "/page/dom.js";

@@ -1,4 +1,4 @@
-// Series: a pair's measured RTTs over what was expected, and the forecast of the next day.
+// Series: measured RTTs of a pair over the expected ones, and the forecast of the next day.
 
 import { get } from "/page/api.js";
 import { announce, clock, colour, counted, drawn, figure, h, ms, percent, script, table } from "/page/dom.js";
@@ -6,7 +6,7 @@ import { endField, field } from "/page/fields.js";
 import { asking, examples, permanent } from "/page/view.js";
 
 export const TITLE = "Series";
-const UNUSUAL = 0.01; // outside the central 99 %
+const UNUSUAL = 0.01; // largest tail probability of an unusual result: outside the central 99 %
 const HEIGHT = 320;
 
 export function build(section, name) {
@@ -73,7 +73,7 @@ function forecast(points) {
     + `5 to 95 % of the replies within ${ms(low)} and ${ms(high)}; no reply up to ${percent(Math.max(...points.map((one) => one.failure)))}.`);
 }
 
-/** Columns for uPlot: time, band, median, forecast of the three, results, unusual ones, no replies. */
+/** Return columns for uPlot: time, band, median, forecasts of these, results, unusual results, no replies. */
 function columns({ points, forecast: next }) {
   const last = points.at(-1);
   const all = [...points, ...next];

@@ -1,4 +1,4 @@
-// What all views share: a form that becomes a link, and the question that the link asks.
+// Shared by all views: a form that becomes a link, and the question of the link.
 
 import { ends } from "/page/api.js";
 import { announce, clock, counted, h } from "/page/dom.js";
@@ -8,16 +8,16 @@ export function heading(name, title, words) {
   return [h("h1", { id: `title-${name}` }, title), h("p", { class: "lead" }, words)];
 }
 
-/** #/ask?src=…: the permanent link of a question. */
+/** Return the permanent link of a question, such as #/ask?src=…. */
 export function linkOf(name, parameters) {
   const given = Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined && value !== null);
   return `#/${name}?${new URLSearchParams(given)}`;
 }
 
 /**
- * A form and its answer.
+ * Add a form and its answer to a section.
  * Options: name; title; words; fields; button; read(): parameters of the link; fill(parameters);
- * asked(parameters): whether they are a question; answer(parameters, signal): elements; empty(): elements.
+ * asked(parameters): whether they make a question; answer(parameters, signal): elements; empty(): elements.
  */
 export function asking(section, options) {
   const button = h("button", { class: "primary" }, options.button);
@@ -81,8 +81,8 @@ export function asking(section, options) {
 }
 
 /**
- * What can be asked, from the data's own ends, shown in `out`.
- * make(source, its destinations, the newest time): a text and the parameters of a link.
+ * Show example questions in `out`, with ends known from the data.
+ * make(source, its destinations, newest time) returns the text and the parameters of a link.
  */
 export async function examples(out, name, words, make) {
   out.replaceChildren(h("p", { class: "hint" }, words));
@@ -93,14 +93,14 @@ export async function examples(out, name, words, make) {
     const near = (await ends({ field: "dst", src: address, limit: 5 })).ends.map((one) => one.address);
     const { text, ...parameters } = make(address, near, found.known.last_time);
     return near.length ? h("li", null, h("a", { href: linkOf(name, parameters) }, text)) : null;
-  })).catch(() => null); // examples are a help, never an error
+  })).catch(() => null); // examples are optional, so their errors are ignored
   if (!links || !hint.isConnected) return; // something was asked in the meantime
   const { sources, destinations, complete, first_time, last_time } = found.known;
   hint.after(h("h2", null, "For example"), h("ul", { class: "examples" }, links),
     h("p", { class: "hint" }, `The data have ${counted(sources, "source")} and ${counted(destinations, "destination")}${complete ? "" : " or more"}, ${clock(first_time)} to ${clock(last_time)}.`));
 }
 
-/** The link of the question on the page, to copy. */
+/** Return the link of the current question, and a button that copies it. */
 export function permanent() {
   const copy = h("button", { type: "button" }, "Copy link");
   copy.addEventListener("click", async () => {
