@@ -42,8 +42,8 @@ class IngestBenchmark:
     results: int
     results_per_s: float
     limit_per_s: float
-    peak_rss_mb: float
-    peak_pss_mb: float
+    peak_rss_mib: float
+    peak_pss_mib: float
     cpu_fraction: float
     workers: int
     workers_per_s: float
@@ -56,8 +56,8 @@ class IngestBenchmark:
             "limit_per_s": round(self.limit_per_s),
             "fraction_of_limit": round(self.results_per_s / self.limit_per_s, 3),
             "cpu_fraction_of_limit": round(self.cpu_fraction, 3),
-            "peak_rss_mb": round(self.peak_rss_mb, 1),
-            "peak_pss_mb": round(self.peak_pss_mb, 1),
+            "peak_rss_mib": round(self.peak_rss_mib, 1),
+            "peak_pss_mib": round(self.peak_pss_mib, 1),
             "one_worker_per_s": round(self.results_per_s),
             "workers": self.workers,
             "workers_per_s": round(self.workers_per_s),
@@ -96,8 +96,8 @@ def run(inputs: Sequence[str], made_up: MadeUp, workers: int | None) -> IngestBe
         results=count,
         results_per_s=count / min(run.seconds for run in single),
         limit_per_s=count / min(run.seconds for run in bare),
-        peak_rss_mb=max(run.peak_rss_mb for run in (*single, *many)),
-        peak_pss_mb=max(run.peak_pss_mb for run in (*single, *many)),
+        peak_rss_mib=max(run.peak_rss_mib for run in (*single, *many)),
+        peak_pss_mib=max(run.peak_pss_mib for run in (*single, *many)),
         cpu_fraction=min(run.cpu_seconds for run in bare) / min(run.cpu_seconds for run in single),
         workers=workers,
         workers_per_s=count / min(run.seconds for run in many),
@@ -110,8 +110,8 @@ class _Run:
     results: int
     seconds: float
     cpu_seconds: float
-    peak_rss_mb: float = 0.0
-    peak_pss_mb: float = 0.0
+    peak_rss_mib: float = 0.0
+    peak_pss_mib: float = 0.0
     start_seconds: float = 0.0
 
 
@@ -179,15 +179,15 @@ def _ingest(paths: Sequence[str], folder: str, workers: int, options: IngestOpti
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     shutil.rmtree(out)
     return _Run(
-        report.total.results, seconds, cpu_seconds, memory.peak_rss_mb, memory.peak_pss_mb, start_seconds
+        report.total.results, seconds, cpu_seconds, memory.peak_rss_mib, memory.peak_pss_mib, start_seconds
     )
 
 
 class _MemoryOfAll:
-    """Peak memory of this process and its descendants, sampled five times per second."""
+    """Peak memory of this process and its descendants, MiB, sampled five times per second."""
 
     def __enter__(self) -> "_MemoryOfAll":
-        self.peak_rss_mb = self.peak_pss_mb = 0.0
+        self.peak_rss_mib = self.peak_pss_mib = 0.0
         self._ended = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
@@ -199,9 +199,9 @@ class _MemoryOfAll:
 
     def _watch(self) -> None:
         while not self._ended.wait(0.2):
-            each = [_memory_mb(process) for process in [os.getpid(), *_children(os.getpid())]]
-            self.peak_rss_mb = max(self.peak_rss_mb, sum(rss for rss, _ in each))
-            self.peak_pss_mb = max(self.peak_pss_mb, sum(pss for _, pss in each))
+            each = [_memory_mib(process) for process in [os.getpid(), *_children(os.getpid())]]
+            self.peak_rss_mib = max(self.peak_rss_mib, sum(rss for rss, _ in each))
+            self.peak_pss_mib = max(self.peak_pss_mib, sum(pss for _, pss in each))
 
 
 def _children(process: int) -> list[int]:
@@ -221,8 +221,8 @@ def _children_if_alive(process: int) -> list[int]:
         return []
 
 
-def _memory_mb(process: int) -> tuple[float, float]:
-    """Return RSS and PSS of a process; zeros if it has just ended."""
+def _memory_mib(process: int) -> tuple[float, float]:
+    """Return RSS and PSS of a process, MiB; zeros if it has just ended."""
     try:
         text = Path(f"/proc/{process}/smaps_rollup").read_text()
     except OSError:

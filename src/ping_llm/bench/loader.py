@@ -6,7 +6,6 @@ ones, in final batches as the trainer receives them; PAD is not counted.
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ping_llm.bench.memory import peak_rss_mib
 from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.options import ContextOptions
 from ping_llm.contexts.pretokenized import PretokenizedBatches, pretokenize
@@ -131,7 +131,7 @@ def _measure(bench: LoaderBench, rows: Path, folder: Path) -> dict[str, Any]:
     if bench.startup_rows:
         figures |= startup(bench, folder)
     else:
-        figures |= {"peak_rss_mb": peak_rss_mb()}
+        figures |= {"peak_rss_mib": peak_rss_mib()}
     return figures
 
 
@@ -159,7 +159,6 @@ def _rate(
 
 
 def simulated_rows(folder: Path, measurements: int) -> Path:
-    from ping_llm.rows.build import build
     from ping_llm.simulate import WorldOptions, simulate
 
     simulate(folder / "world", WorldOptions(measurements=measurements, seed=0))
@@ -172,7 +171,7 @@ def simulated_rows(folder: Path, measurements: int) -> Path:
 _STARTUP = """
 import json, sys, time
 began = time.perf_counter()
-from ping_llm.bench.loader import peak_rss_mb
+from ping_llm.bench.memory import peak_rss_mib
 from ping_llm.contexts.batches import Batches
 imported = time.perf_counter()
 batches = Batches(sys.argv[1], batch_size=int(sys.argv[2]), length=int(sys.argv[3]), seed=1, threads=1)
@@ -183,7 +182,7 @@ for _ in range(200):
 print(json.dumps({
     "imports_s": round(imported - began, 3),
     "time_to_first_batch_s": round(first - imported, 3),
-    "peak_rss_mb": peak_rss_mb(),
+    "peak_rss_mib": peak_rss_mib(),
 }))
 """
 
@@ -199,14 +198,6 @@ def startup(bench: LoaderBench, folder: Path) -> dict[str, Any]:
     for _ in range(2):
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return json.loads(done.stdout) | {"startup_rows": bench.startup_rows}
-
-
-def peak_rss_mb() -> int:
-    """Return the peak RSS of this process alone; getrusage's starts at that of the parent at the fork."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return round(int(line.split()[1]) / 1024)
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ of the same step with its layers unrolled (scan_layers=false), which is lowered 
 
 import contextlib
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ping_llm.bench.memory import peak_rss_mib
 from ping_llm.bench.train import simulated_rows
 from ping_llm.errors import PingError
 from ping_llm.progress import Progress
@@ -142,7 +142,7 @@ def of_steps(config: str, words: list[str], rows: Path, run: Path) -> dict[str, 
     from ping_llm.train.estimate import plan
     from ping_llm.train.run import train
 
-    made: dict[str, Any] = {"plan": plan(config, words), "before_mib": _peak_mib()}
+    made: dict[str, Any] = {"plan": plan(config, words), "before_mib": peak_rss_mib()}
 
     def look(lowered: Any, compiled: Callable[[], Any]) -> Any:
         program = compiled()
@@ -154,7 +154,7 @@ def of_steps(config: str, words: list[str], rows: Path, run: Path) -> dict[str, 
         train(config, words, run=run, rows=rows, allow_cpu=True)
     steps = list(records.read(run / "metrics.jsonl"))
     made |= {"losses": [one["loss"] for one in steps], "seconds": [one["seconds"] for one in steps]}
-    return made | {"peak_mib": _peak_mib()}
+    return made | {"peak_mib": peak_rss_mib()}
 
 
 class _EnoughError(Exception):
@@ -195,7 +195,3 @@ def _watch_compiling(look: Callable[[Any, Callable[[], Any]], Any]) -> Iterator[
         yield
     finally:
         jax.stages.Lowered.compile = original  # type: ignore[method-assign]
-
-
-def _peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

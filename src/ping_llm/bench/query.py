@@ -9,7 +9,6 @@ sizes, since the time does not depend on the weights.
 
 import contextlib
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ping_llm.answer.context import Context, Question
+from ping_llm.bench.memory import peak_rss_mib
 from ping_llm.measurements.addresses import MAPPED_PREFIX
 from ping_llm.model.config import ModelConfig
 from ping_llm.tokens.statement import whole
@@ -89,7 +89,7 @@ def measure(bench: QueryBench) -> dict[str, Any]:
         "medians_per_s": bench.batch / scores,
         "startup_s": startup["load_s"],
         "first_answer_s": startup["answer_s"],
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_rss_mib": peak_rss_mib(),
         "parameters": CONFIG.parameters,
         "context_measurements": bench.context,
         "context_tokens": tokens,

@@ -13,7 +13,6 @@ the clock starts. They take turns, and the best of each counts: on a shared mach
 import json
 import multiprocessing
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ping_llm.bench.memory import peak_rss_mib
 from ping_llm.errors import PingError
 from ping_llm.measurements.schema import DAY_US
 from ping_llm.paths import sql_path
@@ -79,7 +79,7 @@ def _report(
         "measurements_per_s": round(best["per_s"]),
         "seconds": round(best["seconds"], 2),
         "cpu_seconds": round(best["cpu_seconds"], 2),
-        "peak_rss_mb": max(one["peak_rss_mb"] for one in builds),
+        "peak_rss_mib": max(one["peak_rss_mib"] for one in builds),
         "bytes_in": best["bytes_in"],
         "bytes_out": best["bytes_out"],
         "rows": best["rows"],
@@ -93,7 +93,7 @@ def _report(
             "fraction_of_limit": round(best["per_s"] / limit, 3),
             "duckdb_sort_and_encode_per_s": round(max(one["per_s"] for one in ordered)),
             "duckdb_sort_and_encode_cpu_seconds": round(min(one["cpu_seconds"] for one in ordered), 2),
-            "duckdb_sort_and_encode_peak_rss_mb": max(one["peak_rss_mb"] for one in ordered),
+            "duckdb_sort_and_encode_peak_rss_mib": max(one["peak_rss_mib"] for one in ordered),
             "legacy_per_s": round(legacy["per_s"]),
             "legacy_measurements": legacy["measurements"],
             "speedup_over_legacy": round(best["per_s"] / legacy["per_s"], 1),
@@ -150,14 +150,6 @@ def _child(*words: Any) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def _peak_rss_mb() -> int:
-    """Return the kernel's high-water mark of this process, MB (ru_maxrss would include the parent's)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return round(int(line.split()[1]) * 1024 / 1e6)
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6)
-
-
 def _timed(count: int, begun: float, cpu: float) -> dict[str, Any]:
     seconds = time.perf_counter() - begun
     return {
@@ -165,7 +157,7 @@ def _timed(count: int, begun: float, cpu: float) -> dict[str, Any]:
         "seconds": seconds,
         "cpu_seconds": time.process_time() - cpu,
         "per_s": count / seconds,
-        "peak_rss_mb": _peak_rss_mb(),
+        "peak_rss_mib": peak_rss_mib(),
     }
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ping_llm.bench.memory import peak_rss_mib
 from ping_llm.errors import PingError
 from ping_llm.extras import need
 from ping_llm.measurements.parquet import read_measurements
@@ -68,7 +69,7 @@ def measure(bench: ScoreBench) -> dict[str, Any]:
         "scaling": round(several["per_s"] / one["per_s"], 2),
         **spark,
         "start_s": one["start_s"],
-        "peak_rss_mb": max(one["peak_rss_mb"], several["peak_rss_mb"]),
+        "peak_rss_mib": max(one["peak_rss_mib"], several["peak_rss_mib"]),
         "core_hours_per_billion": round(1e9 / one["per_cpu_s"] / 3600, 1),
     }
 
@@ -96,7 +97,7 @@ def _turn(run: str, data: Path, count: int, out: Path, processes: int) -> dict[s
         "per_s": round(count / max(one["seconds"] for one in made), 2),
         "per_cpu_s": round(count / sum(one["cpu_s"] for one in made), 2),
         "start_s": round(max(one["start_s"] for one in made), 1),
-        "peak_rss_mb": max(one["peak_rss_mb"] for one in made),
+        "peak_rss_mib": max(one["peak_rss_mib"] for one in made),
     }
 
 
@@ -118,7 +119,6 @@ def _task(run: str, data: str, out: str, core: str, task: str, tasks: str) -> No
     """Score the share of one process, and print its figures as a line of JSON."""
     begin = time.perf_counter()
     os.sched_setaffinity(0, {int(core)})
-    import resource
 
     from ping_llm.answer import bulk
     from ping_llm.answer.bulk_scores import ScoreJob
@@ -132,8 +132,8 @@ def _task(run: str, data: str, out: str, core: str, task: str, tasks: str) -> No
     start, cpu_start = time.perf_counter(), time.process_time()
     bulk.run(job, Path(out), job.step, int(task), int(tasks), model)
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    figures = {"start_s": start - begin, "seconds": seconds, "cpu_s": cpu_seconds, "peak_rss_mb": peak}
+    figures = {"start_s": start - begin, "seconds": seconds, "cpu_s": cpu_seconds}
+    figures["peak_rss_mib"] = peak_rss_mib()
     print(json.dumps(figures))
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ping_llm.bench.memory import rss_mib
 from ping_llm.errors import PingError
 from ping_llm.hosts import IDLE_SECONDS
 from ping_llm.model.config import ModelConfig
@@ -180,7 +181,7 @@ async def _load(
         ready = time.perf_counter() - start
         asker = _Asker(client, bodies)
         await asker.closed(bench.clients, min(bench.seconds, 5.0))  # compiles what is left
-        before = _rss_mb(pid)
+        before = rss_mib(pid)
         closed = await asker.closed(bench.clients, bench.seconds)
         rate = closed.in_time / bench.seconds
         new, again, other = await asker.one_by_one(20)
@@ -202,8 +203,8 @@ async def _load(
             "overload_p99_ms": over.quantile(0.99),
             "neither_answered_nor_shed": over.other,
             "ready_after_listening_s": ready,
-            "rss_mb_before": before,
-            "rss_mb_after": _rss_mb(pid),
+            "rss_mib_before": before,
+            "rss_mib_after": rss_mib(pid),
             "clients": bench.clients,
             "cores": len(os.sched_getaffinity(0)),
         }
@@ -231,14 +232,14 @@ async def _soak(asker: "_Asker", pid: int, rate: float, minutes: float) -> dict[
                 "p99_ms": outcome.quantile(0.99),
                 "cpu_ms_per_answer": 1000 * own / max(len(outcome.accepted_ms), 1),
                 "cores_of_others": others / seconds,
-                "rss_mb": _rss_mb(pid),
+                "rss_mib": rss_mib(pid),
                 "requests": outcome.requests,
                 "refused": outcome.refused,
                 "neither": outcome.other,
             }
         )
     sums = {f"soak_{name}": sum(part[name] for part in parts) for name in ("requests", "refused", "neither")}
-    flat = ("p50_ms", "p99_ms", "cpu_ms_per_answer", "cores_of_others", "rss_mb")
+    flat = ("p50_ms", "p99_ms", "cpu_ms_per_answer", "cores_of_others", "rss_mib")
     return sums | {f"soak_{name}_by_fifth": [part[name] for part in parts] for name in flat}
 
 
@@ -316,12 +317,6 @@ class _Asker:
 
 
 _JSON = {"Content-Type": "application/json"}
-
-
-def _rss_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"^VmRSS:\s+(\d+)", status, re.MULTILINE)
-    return int(found[1]) / 1024 if found else float("nan")
 
 
 def _cpu_s(pid: int) -> float:

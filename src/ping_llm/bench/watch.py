@@ -1,6 +1,5 @@
 """Speed of a watch: lines in, judged results and events out, on a steady simulated stream."""
 
-import resource
 import tempfile
 import time
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import numpy as np
 import orjson
 
 from ping_llm.answer.model import Model
+from ping_llm.bench.memory import peak_rss_mib
 from ping_llm.measurements.addresses import unpack
 from ping_llm.measurements.columns import Columns
 from ping_llm.model.config import ModelConfig
@@ -57,7 +57,7 @@ def measure(bench: WatchBench, run: Path | None = None) -> dict[str, Any]:
         _write(path, steady(bench.results, bench.pairs))
         for refresh in bench.refresh:
             figures[f"refresh {refresh}"] = _measure(model, path, Path(folder) / f"{refresh}", refresh, bench)
-    figures["peak memory MB"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    figures["peak memory MiB"] = peak_rss_mib()
     return figures
 
 

@@ -325,7 +325,7 @@ def watch(
     if as_json:
         print_json(figures)
         return
-    print(f"{results:,} results of {pairs:,} pairs, peak memory {figures['peak memory MB']:,} MB")
+    print(f"{results:,} results of {pairs:,} pairs, peak memory {figures['peak memory MiB']:,} MiB")
     names = list(figures[f"refresh {chosen[0]}"])
     print(table([[each, *figures[f"refresh {each}"].values()] for each in chosen], ["refresh", *names]))
 
