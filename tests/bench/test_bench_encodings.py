@@ -30,4 +30,5 @@ def test_the_whole_of_it(tmp_path):
     assert figures["questions"] == {"later": 2, "pairs": 2}
     assert figures["encodings"]["log"]["bytes"] == 2
     for test in ("later", "pairs"):
+        assert figures["encodings"]["log"][test]["seconds_per_question"] > 0
         assert figures["reference"]["truth"][test]["bits"] < figures["encodings"]["log"][test]["bits"] <= 64

@@ -29,7 +29,7 @@ from ping_llm.measurements.ids import Ids, pairs_of
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.measurements.schema import DAY_US, HOUR_US, NO_REPLY
 from ping_llm.simulate.latency import propagation
-from ping_llm.simulate.world import World, _positions
+from ping_llm.simulate.world import World, positions_of
 from ping_llm.watch.options import WatchOptions
 from ping_llm.watch.sequential import DIRECTIONS, DOWN, LOSS, UP
 from ping_llm.watch.store import address_text, result_values
@@ -83,8 +83,8 @@ def _by_pair(pair: np.ndarray) -> list[np.ndarray]:
 
 def _routes(columns: Columns, pair: np.ndarray, world: World) -> list[Change]:
     """Return the changes of the world's own routes."""
-    probe = _positions(world.sources, columns.src, "source", "probe")
-    target = _positions(world.destinations, columns.dst, "destination", "target") // 2
+    probe = positions_of(world.sources, columns.src, "source", "probe")
+    target = positions_of(world.destinations, columns.dst, "destination", "target") // 2
     seconds = columns.time // 1_000_000
     path = np.array(
         [propagation(world.latency, p, t, s) for p, t, s in zip(probe, target, seconds, strict=True)]

@@ -165,7 +165,7 @@ def _one(
         bits = scores.bits + beyond_bits(model.encoding, asked.rtt)
         error = np.abs(scores.quantiles[:, 0] - asked.rtt)[asked.replied]
         out[test] = _figures(bits, error, asked) | {
-            "seconds_a_question": round((time.monotonic() - started) / len(asked), 4)
+            "seconds_per_question": round((time.monotonic() - started) / len(asked), 4)
         }
     return out
 

@@ -155,8 +155,9 @@ def _maxtext_seconds(rows: int, length: int, ways: int) -> tuple[float, str]:
         return seconds, f"decode engine: prefill, {ways} slots, one step"
     except Exception as error:  # MaxText's interface may differ in another version
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    way = f"forward without cache, {ways + 1} sequences (timed on {rows}); the decode engine fails: {reason}"
-    return _forward_seconds(rows, prompt, sizes) * (ways + 1) / rows, way
+    # The logits before the first byte are in each of the sequences: the context needs none of its own.
+    way = f"forward without cache, {ways} sequences (timed on {rows}); the decode engine fails: {reason}"
+    return _forward_seconds(rows, prompt, sizes) * ways / rows, way
 
 
 def _forward_seconds(rows: int, prompt: np.ndarray, sizes: dict[str, int]) -> float:

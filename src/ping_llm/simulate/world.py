@@ -130,8 +130,8 @@ class World:
         if size is None and self.options.size_delay > 0:
             raise PingError("The RTTs of this world depend on the size of the packets: give the sizes.")
         sizes = np.asarray(0 if size is None else size, np.int64)
-        probe = _positions(self.sources, src, "source", "probe")
-        target = _positions(self.destinations, dst, "destination", "target") // 2
+        probe = positions_of(self.sources, src, "source", "probe")
+        target = positions_of(self.destinations, dst, "destination", "target") // 2
         return Truth.of(self.latency, probe, target, _seconds(time), sizes)
 
     def sizes_of(self, slots: np.ndarray, rounds: np.ndarray, endpoint: np.ndarray) -> np.ndarray:
@@ -295,8 +295,14 @@ def _target_failure(options: WorldOptions, per_target: np.ndarray) -> np.ndarray
     return np.minimum(base[:, None] * daily, 0.95)
 
 
-def _positions(known: np.ndarray, wanted: Any, what: str, role: str) -> np.ndarray:
-    """The row of `known` for each wanted address."""
+def positions_of(known: np.ndarray, wanted: Any, what: str, role: str) -> np.ndarray:
+    """The row of `known` for each wanted address.
+
+    Args:
+      known: Packed addresses, uint8 [n, 16].
+      wanted: Texts (list, Arrow array) or packed uint8 [n, 16].
+      what, role: What the error calls an address ("source"), and what it is not in this world ("probe").
+    """
     if isinstance(wanted, np.ndarray) and wanted.dtype == np.uint8 and wanted.ndim == 2:
         packed, inverse = np.ascontiguousarray(wanted), np.arange(len(wanted))
     else:
