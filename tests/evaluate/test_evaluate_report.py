@@ -19,7 +19,7 @@ from ping_llm.cli import app
 from ping_llm.cli import evaluate as evaluate_cli
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate import fields
-from ping_llm.evaluate.inputs import EvaluateOptions
+from ping_llm.evaluate.inputs import EvaluateOptions, evenly_spaced
 from ping_llm.evaluate.metrics import Bootstrap
 from ping_llm.evaluate.report import cells, compare
 from ping_llm.evaluate.run import evaluate
@@ -91,6 +91,26 @@ def test_run_again_it_only_fills_gaps(report, world):
     assert set(json.loads((out / "seconds.json").read_text())) == {"pair last"}
     with pytest.raises(UsageError, match="other data or with other options"):
         evaluate(world, out, EvaluateOptions(queries=99, baselines=("global",)))
+
+
+def test_time_is_stored_where_only_a_test_with_more_to_learn_was_missing(world, tmp_path):
+    """Tests with known measurements of a new destination fit a method of their own."""
+    options = replace(OPTIONS, queries=40, baselines=("global",), destination_context=(2,))
+    result = evaluate(world, tmp_path, options)
+    (tmp_path / "parts" / "global" / "destinations-2-known.npz").unlink()
+    (tmp_path / "seconds.json").unlink()
+    assert evaluate(world, tmp_path, options) == result
+    assert set(json.loads((tmp_path / "seconds.json").read_text())) == {"global"}
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, 4, 5, 7, 8, 9])
+def test_no_more_questions_are_taken_than_asked_for(world, number):
+    data = read_measurements(world).sorted_by_time().take(slice(0, number))
+    taken = evenly_spaced(data, 4)
+    assert len(taken) == min(number, 4)
+    assert set(taken.time.tolist()) <= set(data.time.tolist())
+    if number == 8:
+        assert (taken.time == data.time[::2]).all()
 
 
 def _damage(path, how):

@@ -17,6 +17,7 @@ import numpy as np
 
 from ping_llm.answer.conditions import COLUMNS
 from ping_llm.answer.model import Model
+from ping_llm.evaluate.inputs import evenly_spaced
 from ping_llm.measurements.addresses import Prefix, is_ipv4
 from ping_llm.measurements.columns import Columns
 from ping_llm.progress import Progress
@@ -173,7 +174,7 @@ def exact_matches(
 
     Args:
       asked: measurements whose addresses are completed, one end at a time.
-      questions: largest number per field and IP version, evenly spread.
+      questions: largest number per field and IP version, evenly spaced.
       known_bytes: numbers of address bytes that are given, by IP version.
     """
     out: dict = {}
@@ -181,9 +182,9 @@ def exact_matches(
     for field in ("src", "dst"):
         for version in (4, 6):
             rows = np.flatnonzero(is_ipv4(asked.src) == (version == 4))
-            rows = rows[:: max(1, len(rows) // questions)][:questions] if questions else rows[:0]
-            if len(rows):
-                jobs.append((field, version, asked.take(rows)))
+            part = evenly_spaced(asked.take(rows), questions)
+            if len(part):
+                jobs.append((field, version, part))
     total = sum(len(part) * len(known_bytes[version]) for _, version, part in jobs)
     with Progress("completions", total, "searches") as progress:
         for field, version, part in jobs:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from ping_llm.answer.methods.registry import BASELINES
 from ping_llm.evaluate.metrics import REPLICATES
 from ping_llm.measurements.columns import Columns
@@ -27,7 +29,7 @@ class EvaluateOptions:
       destination_context: numbers of other sources whose result of a new destination is known, one test each.
         They are only for simple methods and the packaged model, and left out if a run is evaluated.
       context_sizes: numbers of context measurements to compare.
-      context_queries: number of questions of that comparison; every size costs a pass of the model.
+      context_queries: largest number of questions of that comparison; every size costs a pass of the model.
       address_questions: number of addresses per end and IP version that are completed, by best-first search,
         which takes about 0.2 s per number of known bytes.
       replicates: number of bootstrap replicates.
@@ -92,6 +94,13 @@ def evaluation_data(splits: Splits, options: EvaluateOptions) -> EvaluationData:
         splits, options.queries, options.seed, options.source_context, options.destination_context
     )
     return EvaluationData(splits.train, tests, check_held_out(splits), splits.fingerprint)
+
+
+def evenly_spaced(asked: Columns, most: int) -> Columns:
+    """Return at most `most` of the measurements, evenly spaced."""
+    if len(asked) <= most:
+        return asked
+    return asked.take(np.arange(most) * len(asked) // most)
 
 
 def _part(path: Path, names: tuple[str, ...]) -> Path | None:

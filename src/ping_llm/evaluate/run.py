@@ -20,7 +20,7 @@ from ping_llm.answer.stack import CHUNK
 from ping_llm.errors import UsageError
 from ping_llm.evaluate import report
 from ping_llm.evaluate.by_place import Located
-from ping_llm.evaluate.inputs import EvaluateOptions, EvaluationData, Test, read
+from ping_llm.evaluate.inputs import EvaluateOptions, EvaluationData, Test, evenly_spaced, read
 from ping_llm.evaluate.metrics import Bootstrap
 from ping_llm.evaluate.parts import FORMAT, baseline_folder, claim, folder_of, places_of, plain
 from ping_llm.evaluate.scores import ANSWER_LEVELS, LEVELS, Scores, say_damaged, sources_of, strata, summary
@@ -113,20 +113,22 @@ def _evaluate(
     with Progress("evaluate", (len(methods) + len(places)) * len(data.tests), "parts") as progress:
         for name, place, build in methods:
             method: Answering | None = None
+            answered = False
             started = time.monotonic()
             for test in data.tests:
                 path = out / "parts" / place / f"{folder_of(test.name)}.npz"
                 part = Scores.stored(path, len(test.asked))
-                if part is None and len(test.learned):
-                    part = answer(build().fit(data.learned(test)), test)
+                if part is None:
+                    if len(test.learned):
+                        part = answer(build().fit(data.learned(test)), test)
+                    else:
+                        method = method or build().fit(data.train)
+                        part = answer(method, test)
                     part.save(path)
-                elif part is None:
-                    method = method or build().fit(data.train)
-                    part = answer(method, test)
-                    part.save(path)
+                    answered = True
                 scores[test.name][name] = part
                 progress.advance(note=f"{name} · {test.name}")
-            if method is not None:
+            if answered:
                 seconds[name] = round(time.monotonic() - started, 1)
         started = time.monotonic()
         for test in data.tests if places else ():
@@ -247,7 +249,7 @@ def _by_context_size(load: Callable, folder: Path, data: EvaluationData, options
     tests = [test for test in data.tests if test.kind in ("later", "pairs", "destinations")]
     with Progress("by context size", len(tests) * len(options.context_sizes), "parts") as progress:
         for test in tests:
-            asked = test.asked.take(slice(None, None, max(1, len(test.asked) // options.context_queries)))
+            asked = evenly_spaced(test.asked, options.context_queries)
             smaller = replace(test, asked=asked)
             for size in options.context_sizes:
                 path = folder / f"{folder_of(test.name)}-context-{size}.npz"
@@ -267,7 +269,7 @@ def _whole_measurements(load: Callable, folder: Path, data: EvaluationData, opti
     from ping_llm.evaluate import fields
 
     whole = data.tests[0].asked
-    asked = whole.take(slice(None, None, max(1, len(whole) // options.context_queries)))
+    asked = evenly_spaced(whole, options.context_queries)
     makers: dict[str, Callable[[], dict]] = {
         "whole-measurements": lambda: {
             "likelihood": fields.by_order(load(), asked),
