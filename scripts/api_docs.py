@@ -30,7 +30,7 @@ answer.failure                                  # P(no reply)
 answers = model.rtt(questions)                  # a table of pandas, polars or pyarrow, and so is the answer
 ```
 
-What stands here is public. Everything else in the package is private by convention and may move.
+The names on this page are public. Everything else in the package is private by convention and may change.
 `import ping_llm` imports nothing else: each name is imported when it is first used. Where a name needs
 more than `pip install ping-llm`, it says so; [dependencies](dependencies.md) has the details.
 

@@ -1,4 +1,4 @@
-"""Disturb every command that writes: kill -9, a full disk, a second writer, a read-only folder.
+"""Test every command that writes under kill -9, a full disk, a second writer and a read-only folder.
 
     make chaos                                      # 100 kills, everything below runs/chaos
     .venv/bin/python scripts/chaos.py DIR --kills 20
@@ -37,7 +37,7 @@ class Chaos:
         self.path = base / "chaos.json"
         known = subjects(base, atlas)
         if unknown := set(only) - set(known):
-            raise SystemExit(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(known)}")
+            raise SystemExit(f"--only {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
         self.subjects = {name: one for name, one in known.items() if not only or name in only}
         total = sum(subject.weight for subject in self.subjects.values())
         self.kills = {name: round(kills * one.weight / total) for name, one in self.subjects.items()}
@@ -240,11 +240,13 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Disturb every command that writes.")
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/chaos"))
-    parser.add_argument("--kills", type=int, default=100, help="Number of kill -9 in all.")
-    parser.add_argument("--only", default="", help="Commands to disturb, with commas: ingest,watch.")
-    parser.add_argument("--seed", type=int, default=0, help="Random seed of the moments.")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=Path("runs/chaos"), help="Folder of the trials."
+    )
+    parser.add_argument("--kills", type=int, default=100, help="Total number of kill -9.")
+    parser.add_argument("--only", default="", help="Commands to test, separated by commas: ingest,watch.")
+    parser.add_argument("--seed", type=int, default=0, help="Random seed of the times of the kills.")
     options = parser.parse_args()
     base = options.folder.resolve()
     prepare(base)

@@ -1,4 +1,4 @@
-"""How good `base` is with few measurements: small excerpts of a study, and a question to each.
+"""Measure the accuracy of `base` with few measurements: excerpts of a study, and one question about each.
 
     python scripts/judge_excerpts.py STUDY [--count 250] [--model base]
 
@@ -30,8 +30,8 @@ SEED = 99
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("study", type=Path)
-    parser.add_argument("--count", type=int, default=250, help="Excerpts, at most.")
+    parser.add_argument("study", type=Path, help="Folder of measurements.")
+    parser.add_argument("--count", type=int, default=250, help="Largest number of excerpts.")
     parser.add_argument("--model", default=NAME, help="`base`, or an export with a recipe.")
     options = parser.parse_args()
     folder = base_folder(options.model)

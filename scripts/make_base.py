@@ -1,4 +1,4 @@
-"""Make the packaged model: export a run's weights, and fit a recipe on studies.
+"""Make the packaged model: export the weights of a run, and fit the recipe on studies.
 
     python scripts/make_base.py RUN --out FOLDER --relations FILE --without FILE:STUDY,STUDY … STUDY…
 
@@ -28,16 +28,20 @@ LARGEST_EXCERPT = 300
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path)
-    parser.add_argument("studies", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--relations", type=Path, required=True, help="Weights for the recipe.")
+    parser.add_argument("run", type=Path, help="Run whose network is packaged.")
+    parser.add_argument("studies", type=Path, nargs="+", help="Folders of measurements.")
+    parser.add_argument("--out", type=Path, required=True, help="Folder to write.")
+    parser.add_argument(
+        "--relations", type=Path, required=True, help="Weights of `relations` for the recipe."
+    )
     parser.add_argument(
         "--without", action="append", default=[], metavar="FILE:STUDY,…",
-        help="Weights that were trained without these studies; the others are asked with --relations.",
+        help="Weights that were trained without these studies; --relations answers for the others.",
     )  # fmt: skip
-    parser.add_argument("--network", action="store_true", help="With the run's network as a component.")
-    parser.add_argument("--most", type=int, default=300, help="Questions of each kind and study.")
+    parser.add_argument("--network", action="store_true", help="Use the run's network as a component.")
+    parser.add_argument(
+        "--most", type=int, default=300, help="Largest number of questions per kind and study."
+    )
     parser.add_argument("--excerpts", type=int, default=300, help="Small sets of measurements per study.")
     options = parser.parse_args()
     relations = load_file(options.relations)

@@ -27,13 +27,13 @@ MOST_PAIRS, SHARE_OF_WORLDS = 20_000, 1.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("studies", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--questions", type=int, default=80_000, help="Different questions per study.")
-    parser.add_argument("--weights", type=Path, help="Start from these.")
+    parser.add_argument("studies", type=Path, nargs="+", help="Folders of measurements.")
+    parser.add_argument("--out", type=Path, required=True, help="File of the weights to write.")
+    parser.add_argument("--steps", type=int, default=20_000, help="Training steps.")
+    parser.add_argument("--questions", type=int, default=80_000, help="Distinct questions per study.")
+    parser.add_argument("--weights", type=Path, help="Weights to start from.")
     parser.add_argument("--rate", type=float, default=2e-3, help="Learning rate.")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="Random seed.")
     options = parser.parse_args()
     random = np.random.default_rng(options.seed)
     pools, shares = [], []

@@ -70,7 +70,14 @@ def rows(
 
 @app.local_entrypoint()
 def main(inputs: str, out: str, tasks: int = 1, options: str = "") -> None:
-    """--inputs takes places between spaces; --options looks like "group_by=probe_id max_row_mib=4"."""
+    """Build probe rows on Modal.
+
+    Args:
+      inputs: files and folders of measurements on the volume, separated by spaces.
+      out: folder of the rows on the volume.
+      tasks: number of containers.
+      options: options of the rows, such as "group_by=probe_id max_row_mib=4".
+    """
     places = shlex.split(inputs)
     if tasks == 1:
         print(rows.remote(places, out, options=options))

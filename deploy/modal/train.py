@@ -132,12 +132,12 @@ def main(
     Args:
       config: name of a packaged config, or path of a .yml on the volume.
       run_name: folder of the run, below runs/ on the volume; by default the config's name.
-      gpu: as Modal names them, such as H100:8.
-      cpu: cores.
-      memory: GB.
-      words: more of `ping-llm train`'s.
-      wandb_secret: name of a Modal secret with WANDB_API_KEY: records go to Weights & Biases.
-      wandb_project: project there; by default ping-llm.
+      gpu: type and number of GPUs, in the notation of Modal, such as H100:8.
+      cpu: number of cores.
+      memory: memory in GiB.
+      words: further arguments of `ping-llm train`.
+      wandb_secret: name of a Modal secret with WANDB_API_KEY; turns on logging to Weights & Biases.
+      wandb_project: project at Weights & Biases; by default ping-llm.
     """
     command = training_command(config, words, run_name, wandb_secret, wandb_project)
     secrets = [modal.Secret.from_name(wandb_secret, required_keys=["WANDB_API_KEY"])] if wandb_secret else []

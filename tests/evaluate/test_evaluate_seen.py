@@ -65,4 +65,4 @@ def test_a_run_that_was_trained_on_the_training_part(run, splits, tmp_path):
     content["data"]["fingerprint"] = "another"
     (run / "run.json").write_text(json.dumps(content))
     assert shares(run, data, None) is None
-    assert "Nobody knows" in notes(data, run, None)[0]
+    assert "It is unknown whether" in notes(data, run, None)[0]

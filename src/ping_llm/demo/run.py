@@ -183,8 +183,8 @@ def _example(run: Path, world_path: Path, splits: Splits) -> dict[str, Any]:
 
 
 _TITLES = {
-    "later": "a pair it has seen, later",
-    "pairs": "a pair it has not seen",
+    "later": "a known pair, later",
+    "pairs": "a new pair of known ends",
     "sources, 10 known": "a new source with 10 measurements",
     "destinations": "a new destination",
 }
@@ -195,11 +195,11 @@ def last_screen(summary: dict[str, Any], run: str) -> str:
     known = summary["tests"]["later"]
     ratio = known["global"]["medae_ms"] / known["stack"]["medae_ms"]
     verdict = (
-        f"For pairs it has seen, its typical error is {ratio:.1f} times smaller than the global median's: "
-        "it has learned."
+        f"For known pairs, the model's median error is {ratio:.1f} times smaller than that of the global "
+        "median: it has learned."
         if ratio >= 2
-        else f"For pairs it has seen, its typical error is only {ratio:.1f} times smaller than the global "
-        "median's, and 2 is the least that this demo expects: it has NOT learned enough."
+        else f"For known pairs, the model's median error is only {ratio:.1f} times smaller than that of the "
+        "global median. This demo expects at least 2 times: it has NOT learned enough."
     )
     bits, errors = [], []
     for test, title in _TITLES.items():

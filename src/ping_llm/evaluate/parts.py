@@ -38,7 +38,7 @@ def claim(out: Path, data: EvaluationData, options: EvaluateOptions) -> None:
             known = json.loads(path.read_bytes())
         except ValueError as error:
             raise PingError(
-                f"{path} is damaged ({error}), so nobody knows what the parts beside it are of: "
+                f"{path} is damaged ({error}), so the data and options of the parts beside it are unknown: "
                 f"remove {path.parent}, or name another --out"
             ) from error
         if known != json.loads(json.dumps(key)):

@@ -42,7 +42,7 @@ def draw(out: Path, result: dict, scores: AllScores, asked: Mapping[str, Columns
             "Where results fall in their predicted distribution; flat is right (bars end at 3)",
             _pit,
         ),
-        ("context.png", "Median absolute error by what may be looked back on", _context),
+        ("context.png", "Median absolute error by number of known measurements", _context),
     ]
     done = []
     for name, caption, function in pictures:

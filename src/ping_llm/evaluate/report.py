@@ -198,7 +198,7 @@ def _sections(out: Path, result: dict, pictures: list[tuple[str, str]]) -> Itera
         yield "Choosing the fastest of ten destinations", [choices]
     yield "Calibration, relative error and failures", [tables.details(split) for split in splits.items()]
     if result.get("stack"):
-        yield "What the stack is made of", [tables.stack(result["stack"])]
+        yield "Weights and calibration of the stack", [tables.stack(result["stack"])]
     yield (
         "By IP version and RTT",
         [tables.strata(name, split, ("ip_version", "rtt")) for name, split in splits.items()],

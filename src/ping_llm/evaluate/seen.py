@@ -57,13 +57,14 @@ def notes(data: EvaluationData, run: Path | None, seen: dict[str, float] | None)
     out = []
     if data.tests and not data.tests[0].timed:
         out.append(
-            "Times tell nothing in these data (fewer than ten different, or hardly a pair measured twice), "
-            "so there is no test of later times, and a question may look at everything that is not held out."
+            "The times of these data carry no information (fewer than ten distinct times, or hardly any "
+            "repeated pair), so there is no test of later times, and answers may use all measurements that "
+            "are not held out."
         )
     if run is not None and seen is None:
         out.append(
-            "Nobody knows whether this run was trained on these tests: the rows that it was trained on are "
-            "not where it remembers them."
+            "It is unknown whether this run was trained on these tests: the rows that it was trained on are "
+            "missing or have changed."
         )
     return out
 

@@ -104,9 +104,9 @@ def details(split: tuple[str, dict]) -> str:
 def stack(kinds: dict) -> str:
     """Return the weights of each kind of question with the most context, and the calibration, as a table."""
     text = (
-        "<p>Decided by questions that were held out of the training. The weights are those of a question "
-        "with much to look back on. The network is first blurred by a normal of the given spread in log RTT; "
-        "the mixture's distribution function F becomes σ(shift + scale · logit F).</p>"
+        "<p>Fitted on questions that were held out of the training. The weights are those of questions with "
+        "the most known measurements. The network is first blurred by a normal of the given spread in log "
+        "RTT; the mixture's distribution function F becomes σ(shift + scale · logit F).</p>"
     )
     rows = []
     for name, kind in kinds.items():
