@@ -7,6 +7,7 @@ import pytest
 
 from ping_llm.contexts.batches import Batches
 from ping_llm.contexts.options import ContextOptions
+from ping_llm.contexts.stored import StoredBatches
 from ping_llm.errors import PingError, UsageError
 from ping_llm.tokens import reference
 from ping_llm.tokens.rtt import rtt_encoding
@@ -122,5 +123,31 @@ def test_a_state_of_another_stream_is_refused_in_a_sentence(small_rows):
 def test_what_cannot_work_is_said_before_work_begins(small_rows):
     with pytest.raises(UsageError, match="cannot hold the longest measurement"):
         Batches(small_rows, batch_size=4, length=40)
-    with pytest.raises(UsageError, match="multiple of the hosts"):
-        Batches(small_rows, batch_size=5, length=256, process_count=2)
+    for format, match in (
+        ("pretokenized", "which only `ping-llm train` reads"),
+        ("csv", "network_data_format is 'csv': choose probe_chunks .* network_parquet .* pretokenized"),
+    ):
+        with pytest.raises(UsageError, match=match):
+            Batches("rows", batch_size=4, length=256, data_format=format)
+
+
+@pytest.mark.parametrize(
+    ("share", "sentence"),
+    [
+        ({"batch_size": 0}, "batch_size is 0: it must be at least 1"),
+        ({"batch_size": 5, "process_count": 2}, "batch_size is 5: it must be a multiple of process_count"),
+        ({"process_index": 2, "process_count": 2}, "process_index is 2: it must be from 0 to 1"),
+        ({"process_index": -1}, "process_index is -1: it must be from 0 to 0"),
+        ({"process_count": 0}, "process_count is 0: it must be at least 1"),
+        ({"epochs": 0}, "epochs is 0: it must be at least 1, or None"),
+        ({"seed": -1}, "seed is -1: it must be a whole number from 0"),
+        ({"seed": 2**63}, "it must be a whole number from 0"),
+    ],
+)
+def test_shares_that_no_host_has_are_refused(small_rows, tmp_path, share, sentence):
+    """Of drawn contexts and of stored ones, whose files are not even opened."""
+    arguments = {"batch_size": 4, "length": 256} | share
+    with pytest.raises(UsageError, match=sentence):
+        Batches(small_rows, **arguments)
+    with pytest.raises(UsageError, match=sentence):
+        StoredBatches(tmp_path, **arguments)

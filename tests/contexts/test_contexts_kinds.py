@@ -83,7 +83,7 @@ def test_rows_of_pings_are_left_alone_and_kinds_that_nobody_has_are_refused():
     pings = random_rows(3, np.array([5, 40]))
     assert of_kinds(pings, ["ping"]) is pings
     assert of_kinds(mixed(), []).fingerprint == mixed().fingerprint
-    with pytest.raises(PingError, match="no measurement of the rows is of kind hop or last"):
+    with pytest.raises(PingError, match="the rows hold no measurement of kind hop or last"):
         of_kinds(pings, ["hop", "last"])
     with pytest.raises(UsageError, match="kinds is 'pong': it may name ping, hop, last"):
         ContextOptions(kinds="pong")

@@ -1,6 +1,7 @@
 """Stored contexts as batches: what was stored is what is trained on, in a stream that resumes exactly."""
 
 import itertools
+import json
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -123,6 +124,13 @@ def test_what_cannot_be_trained_on_is_refused(stored, tmp_path):
         (tmp_path / DESCRIPTION).write_bytes((stored / DESCRIPTION).read_bytes())
         with pytest.raises(PingError, match=match):
             list(StoredBatches(tmp_path, **shape, epochs=1))
+    about = json.loads((stored / DESCRIPTION).read_bytes())
+    (tmp_path / DESCRIPTION).write_text(json.dumps(about | {"version": 4}))
+    with pytest.raises(PingError, match="has version 4, this program reads 1 to 3"):
+        StoredBatches(tmp_path, **shape)
+    (tmp_path / DESCRIPTION).write_bytes((stored / DESCRIPTION).read_bytes())
+    with pytest.raises(UsageError, match="threads is -1"):
+        StoredBatches(stored, **shape, threads=-1)
     (tmp_path / FILE).write_bytes((stored / FILE).read_bytes()[:-9])
     with pytest.raises(PingError, match="cannot read"):
         StoredBatches(tmp_path, **shape)

@@ -23,6 +23,28 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.rows.store import RowStore
 
 
+def check_share(
+    batch_size: int, length: int, seed: int, epochs: int | None, process_index: int, process_count: int
+) -> None:
+    """Raise a UsageError if no stream has such batches, or no host has such a share of them."""
+    for name, value in (("batch_size", batch_size), ("length", length), ("process_count", process_count)):
+        if value < 1:
+            raise UsageError(f"{name} is {value}: it must be at least 1")
+    if epochs is not None and epochs < 1:
+        raise UsageError(f"epochs is {epochs}: it must be at least 1, or None for an endless stream")
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"seed is {seed}: it must be a whole number from 0 to 2^63 - 1")
+    if not 0 <= process_index < process_count:
+        raise UsageError(
+            f"process_index is {process_index}: it must be from 0 to {process_count - 1}, since "
+            f"process_count is {process_count}"
+        )
+    if batch_size % process_count:
+        raise UsageError(
+            f"batch_size is {batch_size}: it must be a multiple of process_count, which is {process_count}"
+        )
+
+
 @dataclass(frozen=True)
 class Stream:
     """One host's share of a stream. The arguments are those of `Batches`."""
@@ -38,18 +60,9 @@ class Stream:
     on_bad_row: str = STOP
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "length", "process_count"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if self.epochs is not None and self.epochs < 1:
-            raise UsageError(f"epochs is {self.epochs}: it must be at least 1, or None for an endless stream")
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed is {self.seed}: give a whole number from 0 to 2^63 - 1")
-        if not 0 <= self.process_index < self.process_count or self.batch_size % self.process_count:
-            raise UsageError(
-                f"a global batch of {self.batch_size} cannot be shared by {self.process_count} hosts "
-                f"(this is host {self.process_index}): batch_size must be a multiple of the hosts"
-            )
+        check_share(
+            self.batch_size, self.length, self.seed, self.epochs, self.process_index, self.process_count
+        )
         if self.on_bad_row not in (STOP, SKIP):
             raise UsageError(f"on_bad_row is {self.on_bad_row!r}: choose {STOP} or {SKIP}")
         Parameters.of(self.options, self.length)
@@ -95,7 +108,11 @@ class Stream:
 
 
 def open_rows(rows: str | Path | Rows, data_format: str = "probe_chunks") -> Rows:
-    """Open rows at a path: `probe_chunks` are built rows, `network_parquet` is a table of measurements."""
+    """Open rows at a path: `probe_chunks` are built rows, `network_parquet` is a table of measurements.
+
+    Raises:
+        UsageError: the format is another one, or `pretokenized`, which has contexts and no rows.
+    """
     if not isinstance(rows, str | Path):
         return rows
     if data_format == "probe_chunks":
@@ -104,9 +121,15 @@ def open_rows(rows: str | Path | Rows, data_format: str = "probe_chunks") -> Row
         from ping_llm.contexts.memory_rows import rows_of_parquet
 
         return rows_of_parquet(rows)
+    if data_format == "pretokenized":
+        raise UsageError(
+            f"{rows} holds stored contexts (network_data_format is pretokenized), which only "
+            "`ping-llm train` reads: give the rows that they were made from"
+        )
     raise UsageError(
-        f"network_data_format is {data_format!r}: choose probe_chunks (rows that `ping-llm rows build` made) "
-        "or network_parquet (measurements as Parquet, for small data)"
+        f"network_data_format is {data_format!r}: choose probe_chunks (rows that `ping-llm rows build` "
+        "made), network_parquet (measurements as Parquet, for small data) or pretokenized (contexts that "
+        "`ping-llm pretokenize` wrote; only for training)"
     )
 
 
@@ -225,6 +248,7 @@ class Batches:
 
     @property
     def contexts_per_epoch(self) -> int:
+        """Number of contexts that an epoch plans; fillers of an endless stream are not counted."""
         return self._planner.contexts
 
     def __iter__(self) -> Self:

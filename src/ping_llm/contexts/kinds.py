@@ -50,7 +50,7 @@ class RowsOfKinds:
             first[left], last[left] = block.time[begins[full]], block.time[ends[full] - 1]
         self._kept = np.flatnonzero(counts)
         if not len(self._kept):
-            raise PingError(f"no measurement of the rows is of kind {' or '.join(kinds)}")
+            raise PingError(f"the rows hold no measurement of kind {' or '.join(kinds)}")
         self.index = RowIndex(
             first[self._kept],
             last[self._kept],

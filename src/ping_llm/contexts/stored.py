@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ping_llm.compiled import kernel
-from ping_llm.contexts.batches import Stages
+from ping_llm.contexts.batches import Stages, check_share
 from ping_llm.contexts.options import ContextOptions
 from ping_llm.contexts.pretokenized import DESCRIPTION, FILE, SCHEMA
 from ping_llm.contexts.units import Spent
@@ -67,7 +67,8 @@ class Stored:
         about = read_object(folder / DESCRIPTION)
         if about.get("version") not in TOKENS_FORMATS:
             raise PingError(
-                f"{folder / DESCRIPTION} has version {about.get('version')}, this program reads 1 and 2"
+                f"{folder / DESCRIPTION} has version {about.get('version')}, this program reads "
+                f"{TOKENS_FORMATS[0]} to {TOKENS_FORMATS[-1]}"
             )
         try:
             with pq.ParquetFile(path) as file:
@@ -180,10 +181,9 @@ class StoredBatches:
         process_count: int = 1,
         threads: int = 1,
     ):
-        if batch_size < 1 or batch_size % process_count:
-            raise UsageError(
-                f"batch_size is {batch_size}: it must be a multiple of the {process_count} hosts"
-            )
+        check_share(batch_size, length, seed, epochs, process_index, process_count)
+        if threads < 0:
+            raise UsageError(f"threads is {threads}: it must be at least 0")
         self.stored = Stored.open(rows)
         self.stored.check(options, length)
         self._batch_size, self._length, self._seed, self._epochs = batch_size, length, seed, epochs
