@@ -34,9 +34,11 @@ class ContextOptions:
         ordered_fields: share of contexts whose measurements all state their fields in the order of prompts:
             source, destination, time, optional fields, result. In other contexts each measurement has a
             random order.
-        focus_probability: share of focused contexts among those that cannot hold their whole row.
+        focus_probability: share of focused contexts among those that do not hold their whole row: the row
+            does not fit, or has more than `measurements_per_context`. Crossed contexts are not counted.
         focus_destinations: largest number of destinations of a focused context; the number is uniform from 1.
-        wide_probability: share of wide contexts among the same, which have as many destinations as possible.
+        wide_probability: share of wide contexts, with as many destinations as possible, among the same
+            contexts as for `focus_probability`. The others are windows.
         crossed_probability: share of contexts about a pair: results of its source, results of other sources
             to its destination, and results that connect both. They state no time, and need all measurements
             in memory, 24 bytes each.

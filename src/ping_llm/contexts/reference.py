@@ -1,7 +1,8 @@
 """A context in plain Python: the specification of the draws, and the reference for tests of the kernels.
 
-The functions have the names and the meaning of their compiled counterparts, and give the same batches to the
-byte, a hundred times slower.
+The functions give the same batches as the compiled ones to the byte, a hundred times slower. A function with
+a compiled counterpart has its name, except that `chance` is `draws.upper`, `fitting` is `draws._fitting` and
+`context_tokens` is `context.write`. The others, such as `states_source`, are part of a larger kernel there.
 """
 
 from collections.abc import Callable
