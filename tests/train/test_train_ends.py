@@ -114,7 +114,7 @@ def _fill(path):
         (["eval_interval=10"], "--eval-rows"),
         (["steps=many"], "steps"),
         (["steps=0"], "steps=0 must be at least 1"),
-        (["network_batch_size=0", "per_device_batch_size=-3"], "per_device_batch_size"),
+        (["network_batch_size=0", "per_device_batch_size=-3"], "per_device_batch_size=-3 must be above 0"),
         (["dataset_type=netwrk"], "dataset_type"),
     ],
 )

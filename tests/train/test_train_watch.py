@@ -108,6 +108,6 @@ def test_wandb_without_a_key_is_one_sentence(rows, tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     words = [*SMALL, "steps=2", "enable_wandb=true"]
-    with pytest.raises(UsageError, match=r"needs a key of Weights & Biases: set WANDB_API_KEY"):
+    with pytest.raises(UsageError, match=r"needs an API key of Weights & Biases: set WANDB_API_KEY"):
         train("tiny", words, run=tmp_path / "run", rows=rows)
     assert not (tmp_path / "run").exists()

@@ -349,7 +349,7 @@ def check(config: Any) -> None:
     if config.vocab_size != VOCABULARY_SIZE:
         raise UsageError(f"vocab_size must be {VOCABULARY_SIZE}, not {config.vocab_size}")
     if config.per_device_batch_size <= 0:
-        raise UsageError(f"per_device_batch_size={config.per_device_batch_size} makes no batch")
+        raise UsageError(f"per_device_batch_size={config.per_device_batch_size} must be above 0")
     if not config.network_train_files:
         raise UsageError("no data to train on: give --rows DIR or network_train_files=DIR")
     if config.eval_interval > 0 and not config.network_eval_files:

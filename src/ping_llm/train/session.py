@@ -324,7 +324,10 @@ class Session:
         if len(self.marks) == _LAUNCH_MARKS - 1:
             self._mark("first_step")
         if self._feed is not None and self._feed.taken != step + 1:
-            raise PingError(f"step {step} was made with {self._feed.taken} batches of ours, not {step + 1}")
+            raise PingError(
+                f"MaxText took {self._feed.taken} batches up to step {step}: it must take one per step, so "
+                f"{step + 1}"
+            )
         self.stopped = self._stops.requested(step)
         if self._budget is not None:
             self._budget.step_made()

@@ -20,7 +20,7 @@ def check(config: Any) -> None:
     """Check in advance for problems that would otherwise end in a traceback of wandb after the launch.
 
     Raises:
-        PingError: the package is missing, or there is no key.
+        PingError: the package is missing, or there is no API key.
     """
     if not config.enable_wandb:
         return
@@ -28,13 +28,13 @@ def check(config: Any) -> None:
     if os.environ.get("WANDB_MODE", "") in _OFFLINE or os.environ.get("WANDB_API_KEY") or _logged_in():
         return
     raise UsageError(
-        "enable_wandb=true needs a key of Weights & Biases: set WANDB_API_KEY, or run `wandb login`. With "
-        "WANDB_MODE=offline, records stay in the run's folder"
+        "enable_wandb=true needs an API key of Weights & Biases: set WANDB_API_KEY, or run `wandb login`. "
+        "With WANDB_MODE=offline, records stay in the run's folder"
     )
 
 
 def _logged_in() -> bool:
-    """Whether `wandb login` has stored a key for the server."""
+    """Whether `wandb login` has stored an API key for the server."""
     server = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
     try:
         return netrc.netrc(os.environ.get("NETRC")).authenticators(server) is not None
