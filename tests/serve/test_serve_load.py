@@ -193,9 +193,11 @@ def test_what_is_loaded_is_left_out_of_garbage_collections():
     """In a process of its own: what is frozen there stays frozen."""
     program = """
 import gc, threading
+from types import SimpleNamespace
 from ping_llm.serve.metrics import Metrics
 from ping_llm.serve.model_thread import ModelThread
-thread, said = ModelThread(object, 1, 0.0, Metrics(), 1.0), threading.Event()
+load = lambda: SimpleNamespace(data=None, rtt_many=lambda questions: [])
+thread, said = ModelThread(load, 1, 0.0, Metrics(), 1.0), threading.Event()
 thread.start()
 while not thread.ready:
     said.wait(0.01)
