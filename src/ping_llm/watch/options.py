@@ -1,7 +1,6 @@
 """Options of a watch, with all defaults."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ping_llm.errors import UsageError
 
@@ -53,6 +52,3 @@ class WatchOptions:
             raise UsageError("the least change must be at least 0")
         if self.group_least < 2 or not 0 < self.group_share <= 1:
             raise UsageError("a group needs at least 2 alarms and a share above 0 and up to 1")
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
