@@ -75,7 +75,9 @@ def test_a_stream_waits_for_room(busy):
 
 
 def test_a_page_of_another_name_cannot_ask(busy):
-    assert busy.client.get("/v1/model", headers={"Host": "example.org"}).status_code == 421
+    refused = busy.client.get("/v1/model", headers={"Host": "example.org"})
+    assert refused.status_code == 421
+    assert "must be localhost or a loopback address, not 'example.org'" in refused.json()["error"]
 
 
 def test_a_new_model_takes_over_without_a_lost_request(busy, engine):

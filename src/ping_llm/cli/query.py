@@ -285,8 +285,8 @@ def inverse(
     else:
         if answer.probability < 0.01:
             print(
-                f"almost no destination of {src} answers within {low:g} to {high:g} ms; "
-                "the shares are of those that do"
+                f"note: less than 1 % of the pings from {src} are answered within {low:g} to {high:g} ms; "
+                "the shares below are shares of these"
             )
         print(f"P(a reply within {low:g} to {high:g} ms | {src}) = {show.percent(answer.probability)}")
         print(show.completions_text(answer.completions, limits, high))
