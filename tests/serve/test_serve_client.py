@@ -109,7 +109,7 @@ def test_names_are_answered_as_their_addresses_and_the_answer_says_so(remote, mo
     for ends, words in (
         (("probe:8", first), "neither the data nor --places know the probe"),
         (("probe:7", "NL"), "name one of them"),
-        (("probe:7", "AS1"), "list no such prefix"),
+        (("probe:7", "AS1"), "no prefix in the tables of --places belongs to AS1"),
         (("probe:7", "no such place"), "neither an address nor a prefix"),
     ):
         with pytest.raises(ping_llm.UsageError, match=words):

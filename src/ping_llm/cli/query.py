@@ -209,7 +209,9 @@ def complete(
     if field == "dst" and src is not None:
         known = _known(model, src, dst, at, context)
     elif context is not None or data is not None:
-        raise UsageError("--context and --data need --field dst and --src: a context has a known source")
+        raise UsageError(
+            "--context and --data must have --field dst and --src: they give measurements of that source"
+        )
     conditions = conditions_of(size, errors, msm_id, probe, throughput)
     given = src if field == "dst" else dst
     title = f"{'source' if field == 'src' else 'destination'} given {given or 'nothing'}"

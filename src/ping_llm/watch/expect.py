@@ -79,7 +79,9 @@ def conditions_of(model: "Model", given: Given) -> Conditions:
     """Return the conditions that all results of a stream share, if the model was trained on them."""
     conditions = Conditions.of(given)
     if conditions.errors is not None:
-        raise UsageError("a watch cannot state errors: they are a part of each result, not known before it")
+        raise UsageError(
+            "errors must not be given to a watch: each result has its own, which is not known before it"
+        )
     model.check_conditions(conditions)
     return conditions
 

@@ -95,7 +95,10 @@ class Rows:
         self._grow(max(1024, self.size))
         for name, column in self.columns.items():
             if saved[name].shape[1:] != column.shape[1:]:
-                raise PingError(f"the state was saved with another number of results per row ({name})")
+                raise PingError(
+                    f"the state was saved with other pair_results or source_results ({name} has "
+                    f"{saved[name].shape[1:]} per row, not {column.shape[1:]}): use those, or another folder"
+                )
             column[: self.size] = saved[name]
 
 
