@@ -113,7 +113,7 @@ WITHOUT_SKLEARN = "import sys; sys.modules['sklearn'] = None; from ping_llm.cli 
 @pytest.mark.parametrize(
     ("baselines", "says"),
     [
-        ("all", 'note: without boosted, which needs pip install "ping-llm[evaluate]"'),
+        ("all", 'note: the baseline boosted is left out: it needs pip install "ping-llm[evaluate]"'),
         ("global,boosted", 'this needs sklearn, which is not installed: pip install "ping-llm[evaluate]"'),
     ],
 )

@@ -90,7 +90,9 @@ def read(source: "Paths | Table", *, traceroutes: str = "off") -> "Measurements"
     names = _names(source)
     batches = list(read_measurements(names, IngestOptions(traceroutes=traceroutes)))
     if not batches:
-        raise PingError(f"{', '.join(names)}: no measurement in it; `ping_llm.ingest` says why")
+        raise PingError(
+            f"no measurement was found in {', '.join(names)}; `ping_llm.ingest` gives the reasons"
+        )
     return Columns.from_table(pa.Table.from_batches(batches)).sorted_by_time()
 
 
@@ -147,7 +149,7 @@ def addresses(
       end: whether sources or destinations of the data are meant.
 
     Raises:
-      UsageError: nobody knows the name.
+      UsageError: neither the places nor the data know the name, or it cannot be resolved.
     """
     from ping_llm.answer.names import NameIndex, Names
 

@@ -225,7 +225,7 @@ def test_a_context_of_many_sources_is_answered_from(base):
 def test_without_measurements_there_is_nothing_to_answer_from(base):
     with pytest.raises(UsageError, match="never seen your network"):
         base.rtt("20.0.1.7", "50.3.1.9")
-    with pytest.raises(PingError, match="no measurement"):
+    with pytest.raises(PingError, match="at least one measurement"):
         base.about(Columns.empty())
 
 

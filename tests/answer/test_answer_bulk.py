@@ -139,7 +139,7 @@ def test_other_input_is_refused_and_changes_nothing(kind, model, path, tmp_path)
             bulk.run(one, tmp_path / "out", model=model)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
-    with pytest.raises(UsageError, match=f"something else than {job.made}"):
+    with pytest.raises(UsageError, match=f"is not empty and has no {job.made}"):
         bulk.run(job, tmp_path / "full", model=model)
     assert tree(tmp_path / "out") == before
 

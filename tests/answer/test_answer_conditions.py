@@ -387,7 +387,7 @@ def test_a_matrix_states_conditions(knowing_run, rows, tmp_path):
     assert row["q50"] == expected.distribution.quantile(0.5)
     assert row["q50"] != loaded.rtt(src, dst, AT, method="network").distribution.quantile(0.5)
     other = CliRunner().invoke(app, [*words, "--size", "64"])
-    assert "holds another matrix" in str(other.exception)
+    assert "has the matrix of another request" in str(other.exception)
 
 
 def test_a_plan_states_conditions_of_questions_and_of_what_would_be_measured(
@@ -443,5 +443,5 @@ def test_a_watch_states_what_its_stream_shares(knowing, world):
         for mbps in (0.5, 900)
     )
     assert slow != fast
-    with pytest.raises(UsageError, match="cannot state errors"):
+    with pytest.raises(UsageError, match="errors must not be given to a watch"):
         Watcher(knowing, conditions={"errors": 1})

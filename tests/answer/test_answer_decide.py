@@ -108,7 +108,7 @@ def test_a_matrix_goes_on_where_it_stopped(asked, run, rows, tmp_path):
         expected = model.rtt(src, row["dst"]).distribution
         assert row["q50"] == pytest.approx(expected.median)
         assert row["no_reply"] == pytest.approx(expected.failure)
-    with pytest.raises(UsageError, match="another matrix"):
+    with pytest.raises(UsageError, match="the matrix of another request"):
         matrices.matrix(ask, sources[:1], candidates, tmp_path / "out")
     printed = json.loads(invoke("matrix", run, "--src", src, "--dst", ",".join(candidates), "--data", rows,
         "--out", tmp_path / "second", "--csv", "--netem", "--simulator", "--html", "--json"))  # fmt: skip

@@ -102,8 +102,8 @@ def test_probes(names):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("AS12345", "list no such prefix, and no destination of the data is there"),
-        ("country:AQ", "list no such prefix"),
+        ("AS12345", "belongs to AS12345, nor does any destination of the data"),
+        ("country:AQ", "no prefix in the tables of --places belongs to country:AQ"),
         ("probe:99", "neither the data nor --places know the probe"),
         ("no-such-host.invalid", "cannot be resolved"),
         ("not an address", "neither an address nor a prefix"),

@@ -203,12 +203,12 @@ def test_a_source_need_not_be_named(model):
         ("2001:db8::1", DST, None, None, "must have the same IP version"),
         (SRC, DST, "1969-12-31", None, "must be within 1970"),
         (SRC, DST, "yesterday", None, "the time must be like"),
-        (SRC, "0.0.0.0/0", None, None, "empty prefix"),
+        (SRC, "0.0.0.0/0", None, None, "covers all addresses"),
         (SRC, "198.51.100.0/20", None, None, "bits set after"),
         (SRC, "not an address", None, None, "neither an address nor a prefix"),
         (SRC, "nowhere.invalid", None, None, "cannot be resolved"),
-        (SRC, DST, None, past(2, src="192.0.2.9"), "a context must be of the source"),
-        ("0.0.0.0/8", DST, None, past(2) + past(2, "192.0.2.9"), "a context must be of the source"),
+        (SRC, DST, None, past(2, src="192.0.2.9"), "must have the question's source"),
+        ("0.0.0.0/8", DST, None, past(2) + past(2, "192.0.2.9"), "must have the question's source"),
     ],
 )
 def test_bad_questions_get_a_sentence(model, src, dst, at, context, sentence):

@@ -151,7 +151,7 @@ def test_what_cannot_be_read(tmp_path):
     with pytest.raises(ping_llm.UsageError, match="int cannot be read"):
         ping_llm.read(3)
     (tmp_path / "empty.csv").write_text("event_time,src_addr,dst_addr,rtt\n")
-    with pytest.raises(ping_llm.PingError, match="no measurement in it"):
+    with pytest.raises(ping_llm.PingError, match="no measurement was found in"):
         ping_llm.read(tmp_path / "empty.csv")
 
 

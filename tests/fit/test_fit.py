@@ -105,7 +105,7 @@ def test_a_final_model_knows_everything_and_keeps_its_calibration(fitted, table)
     assert stack.trained.pairs.has(pairs_of(data.src, data.dst)).all()
     assert stack.network_trained.sources.has(data.src).all()
     assert "held_out" in stack.about
-    assert "about the one before" in summary_text(result, run)
+    assert "are of the model before" in summary_text(result, run)
     final, given = (load_file(folder / "export" / "model.safetensors") for folder in (run / "final", run))
     assert all((final[name] == given[name]).all() for name in final)
     exported = Model.load(run / "export")

@@ -46,7 +46,7 @@ def test_what_is_damaged_or_holds_nothing_is_refused(table, tmp_path):
     part = next((tmp_path / "measurements").rglob("part-0.parquet"))
     (tmp_path / "cut.parquet").write_bytes(part.read_bytes()[:-20])
     before = sorted(tmp_path.rglob("*"))
-    for name, says in (("words.txt", "no measurement in it"), ("cut.parquet", "cut.parquet")):
+    for name, says in (("words.txt", "no measurement was found in"), ("cut.parquet", "cut.parquet")):
         with (
             pytest.raises(PingError, match=says),
             as_tables([str(tmp_path / name)], tmp_path / "new" / "rows"),

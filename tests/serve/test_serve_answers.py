@@ -219,4 +219,4 @@ def test_base_answers_from_the_context_of_a_request_alone(tmp_path, rows, world)
         ):
             refused = server.post(path, body)
             assert (refused.status_code, refused.json()["field"]) == (422, field)
-            assert "base answers from measurements alone" in refused.json()["error"]
+            assert "context must have at least one measurement" in refused.json()["error"]

@@ -109,7 +109,7 @@ def test_names_are_answered_as_their_addresses_and_the_answer_says_so(remote, mo
     for ends, words in (
         (("probe:8", first), "neither the data nor --places know the probe"),
         (("probe:7", "NL"), "name one of them"),
-        (("probe:7", "AS1"), "list no such prefix"),
+        (("probe:7", "AS1"), "no prefix in the tables of --places belongs to AS1"),
         (("probe:7", "no such place"), "neither an address nor a prefix"),
     ):
         with pytest.raises(ping_llm.UsageError, match=words):
@@ -243,6 +243,9 @@ def test_tools_over_stdio(by, server, run, rows, token_file, model, systems):
             }
             known = (await client.call_tool("rtt", shown)).structured_content
             assert known["rests_on"]["pair_measurements"] == 2
+            shown["measurements"] += "\n198.51.100.7 late"
+            known = (await client.call_tool("rtt", shown)).structured_content
+            assert known["notes"][0].startswith("rows of the measurements left out: 1 (line 3: ")
             several = {"src": PAIRS[0][0], "candidates": ["176.20.143.7", "1.179.239.39"], "at": AT}
             ranked = (await client.call_tool("rank", several)).structured_content
             assert ranked == model.rank(PAIRS[0][0], several["candidates"], AT).as_dict()

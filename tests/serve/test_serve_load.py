@@ -75,7 +75,9 @@ def test_a_stream_waits_for_room(busy):
 
 
 def test_a_page_of_another_name_cannot_ask(busy):
-    assert busy.client.get("/v1/model", headers={"Host": "example.org"}).status_code == 421
+    refused = busy.client.get("/v1/model", headers={"Host": "example.org"})
+    assert refused.status_code == 421
+    assert "must be localhost or a loopback address, not 'example.org'" in refused.json()["error"]
 
 
 def test_a_new_model_takes_over_without_a_lost_request(busy, engine):
@@ -193,9 +195,11 @@ def test_what_is_loaded_is_left_out_of_garbage_collections():
     """In a process of its own: what is frozen there stays frozen."""
     program = """
 import gc, threading
+from types import SimpleNamespace
 from ping_llm.serve.metrics import Metrics
 from ping_llm.serve.model_thread import ModelThread
-thread, said = ModelThread(object, 1, 0.0, Metrics(), 1.0), threading.Event()
+load = lambda: SimpleNamespace(data=None, rtt_many=lambda questions: [])
+thread, said = ModelThread(load, 1, 0.0, Metrics(), 1.0), threading.Event()
 thread.start()
 while not thread.ready:
     said.wait(0.01)

@@ -79,7 +79,12 @@ def test_what_a_name_stands_for_can_be_asked(server, systems):
         ("/v1/rtt", {"src": "probe:7", "dst": "NL"}, "dst", "name one of them"),
         ("/v1/rtt", [{"src": "probe:8", "dst": "NL"}], "[0].src", "neither the data nor --places"),
         ("/v1/rtt", {"src": "probe:7", "dst": "example.org"}, "dst", "host names are not resolved"),
-        ("/v1/rank", {"src": "probe:7", "dst": ["NL", "AS1"]}, "dst[1]", "list no such prefix"),
+        (
+            "/v1/rank",
+            {"src": "probe:7", "dst": ["NL", "AS1"]},
+            "dst[1]",
+            "no prefix in the tables of --places belongs to AS1",
+        ),
         ("/v1/score", {"src_addr": "x.y", "dst_addr": "NL", "rtt": 1.0}, "src_addr", "not resolved"),
     ],
 )

@@ -9,15 +9,23 @@ import threading
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 import uvicorn
 from fastapi import Request
 from serve_server import serving, until
 
 import ping_llm
+from ping_llm.answer.answering import STACK
+from ping_llm.answer.context import Question
+from ping_llm.errors import PingError
 from ping_llm.model import export
 from ping_llm.model.random import random_tensors
-from ping_llm.serve.options import Limits
+from ping_llm.serve.app import create
+from ping_llm.serve.guard import Guard, Log
+from ping_llm.serve.metrics import Metrics
+from ping_llm.serve.model_thread import ModelThread
+from ping_llm.serve.options import Limits, ServeOptions
 from ping_llm.serve.protocol import protocol_class
 from ping_llm.serve.reading import read_body
 from ping_llm.serve.refusals import Refused
@@ -45,6 +53,60 @@ def test_tls_and_a_newer_model_that_takes_over(tmp_path, run, engine):
             export.write(engine.config, tensors, tokens, tmp_path / "run" / "export")
             until(lambda: remote.rtt(*PAIR, method="network").distribution.median != before)
         assert server.metric('model_loads_total{result="loaded"}') == 2
+
+
+class FirstFails:
+    """A model whose first question fails, as on a machine with too little memory to compile it."""
+
+    data = None
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    @property
+    def of_contexts(self) -> "FirstFails":
+        return self
+
+    def rtt_many(self, questions, method=STACK):
+        self.asked += 1
+        if self.asked == 1:
+            raise PingError("no room to compile")
+        return ["answer" for _ in questions]
+
+
+@pytest.mark.parametrize("mended_by", ["a question", "a reload"])
+def test_a_server_is_not_ready_before_a_question_was_answered(tmp_path, mended_by):
+    """A load balancer would send it questions that all fail."""
+    metrics, said = Metrics(), []
+    models = [FirstFails(), FirstFails()]
+    models[1].asked = 1  # the model of the reload has no trouble
+    thread = ModelThread(iter(models).__next__, 1, 0.0, metrics, 1.0)
+    thread.report = said.append
+    thread.start()
+
+    async def ask() -> None:
+        app = create(thread, ServeOptions(run=tmp_path), metrics)
+        guarded = Guard(
+            app, paths=frozenset({"/readyz"}), tokens=None, metrics=metrics, limits=Limits(), log=Log()
+        )
+        through = httpx.ASGITransport(guarded)
+        async with httpx.AsyncClient(transport=through, base_url="http://localhost") as client:
+            until(lambda: thread.first_failed)
+            assert said == ["the first question failed: no room to compile"]
+            refused = await client.get("/readyz")
+            assert refused.status_code == 503
+            assert refused.json()["error"] == "the first question failed; the server's log has the reason"
+            if mended_by == "a question":
+                assert await thread.ask([Question.of(*PAIR)], lambda index, answer: answer) == ["answer"]
+            else:
+                thread.reload()
+                until(lambda: len(said) == 2)
+            assert (await client.get("/readyz")).json() == {"status": "ok"}
+
+    try:
+        asyncio.run(ask())
+    finally:
+        thread.close()
 
 
 def test_only_a_finished_model_is_a_newer_one(tmp_path, engine):

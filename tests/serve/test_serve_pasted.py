@@ -121,6 +121,29 @@ def test_what_is_left_out_is_counted_and_named():
     assert made.reasons[0].startswith("line 3: ")
     long = pasted.read("dst_addr,rtt\n" + "198.51.100.7,1\n" * (LIMITS.context + 7))
     assert (len(long.measurements), long.left_out) == (LIMITS.context, 7)
+    assert made.note().startswith("rows of the measurements left out: 3 (line 3: ")
+    assert "rtt must be -1 (no reply) or 0 to 3,600,000 ms, not '-7'" in made.reasons[1]
+    assert made.reasons[2].endswith("ms, not 'soon'")
+    assert pasted.read("198.51.100.7 1").note() is None
+
+
+def test_of_too_many_measurements_the_newest_by_time_are_kept_and_the_others_named():
+    """A text may be newest first, as exports often are; a row without a time counts as the oldest."""
+    minutes = [f"198.51.100.7,{at},2024-05-01T{at // 60:02}:{at % 60:02}:00Z" for at in range(1000)]
+    unknown = ["198.51.100.7,0.5"] * (LIMITS.context - 1000)
+    latest = [f"198.51.100.7,{2000 + at},2024-05-02T00:00:00.{at:03}Z" for at in range(8)]
+    bad = ["nowhere,1"] * 9
+    text = "\n".join(["dst_addr,rtt,event_time", *bad, *latest, *reversed(minutes), *unknown])
+    made = pasted.read(text)
+    assert (len(made.measurements), made.left_out) == (LIMITS.context, 8 + 9)
+    timed = [one["rtt"] for one in made.measurements if one["event_time"]]
+    assert timed == [*range(2000, 2008), *reversed(range(1000))]
+    assert made.reasons[0] == "8 older measurements, because only the newest 4,000 are used"
+    assert len(made.reasons) == 5
+
+    descending = [f"198.51.100.7,{at},{at}" for at in reversed(range(LIMITS.context + 2))]
+    kept = pasted.read("\n".join(["dst_addr,rtt,event_time", *descending]))
+    assert [one["rtt"] for one in kept.measurements] == [*range(LIMITS.context + 1, 1, -1)]
 
 
 @pytest.mark.parametrize(

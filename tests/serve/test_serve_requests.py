@@ -135,6 +135,14 @@ def test_what_cannot_be_answered_has_its_status(server, method, path, options, s
     assert response.json()["error"]
 
 
+@pytest.mark.parametrize("field", ["src", "dst"])
+def test_a_series_of_a_prefix_is_refused_for_the_field_that_has_it(server, field):
+    asked = {"src": "192.0.2.1", "dst": "192.0.2.2"} | {field: "192.0.2.0/24"}
+    values = server.client.get("/v1/series", params=asked).json()
+    assert values["field"] == field
+    assert values["error"] == f"{field} of a series must be an address, not the prefix 192.0.2.0/24"
+
+
 def test_a_client_that_is_still_sending_sees_why_it_is_refused(server):
     """Closing a connection with unread bytes resets it, and the answer is lost: one of twenty requests."""
 

@@ -140,8 +140,8 @@ def test_mistakes_are_named(table, tmp_path):
         run(tmp_path / "text.parquet")
     whole = pq.read_table(table)
     for column, value, reason in (
-        ("rtt", [1.0, float("nan"), 2.0], "row 2: rtt nan is neither"),
-        ("rtt", [1.0, -1.0, -3.0], "row 3: rtt -3.0 is neither"),
+        ("rtt", [1.0, float("nan"), 2.0], "row 2: rtt nan must be -1"),
+        ("rtt", [1.0, -1.0, -3.0], "row 3: rtt -3.0 must be -1"),
         ("src_addr", ["192.0.2.1", "localhost", "::1"], "row 2: src_addr localhost is not an address"),
     ):
         index = whole.schema.get_field_index(column)

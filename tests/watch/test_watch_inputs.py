@@ -15,6 +15,7 @@ from ping_llm.errors import UsageError
 from ping_llm.watch import inputs
 from ping_llm.watch.inputs import Chunk, Inbox, files_of, from_pipe, from_url
 from ping_llm.watch.lines import measurements_of
+from ping_llm.watch.options import WatchOptions
 
 ROW = {"src_addr": "192.0.2.1", "dst_addr": "198.51.100.7", "event_time": "2024-01-01T00:00:00Z", "rtt": 5.5}
 PING = {
@@ -180,3 +181,18 @@ def test_a_stream_over_http_is_opened_again(tmp_path):
     assert inbox.reconnects >= 1
     with pytest.raises(UsageError, match="http"):
         from_url("ftp://example.net/")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"refresh": 0}, "refresh must be at least 1 result, not 0"),
+        ({"most_pairs": 0}, "most_pairs must be at least 1"),
+        ({"accept_hours": 0.0}, "accept_hours and jump_hours must be above 0"),
+        ({"least_ms": -1.0}, "least_ms and least_share must be at least 0, not -1.0"),
+        ({"group_share": 2.0}, "group_share above 0 and at most 1"),
+    ],
+)
+def test_an_invalid_option_is_refused_by_its_name(given, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        WatchOptions(**given)

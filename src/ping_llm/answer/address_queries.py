@@ -194,10 +194,12 @@ class AddressQueries:
         conditions: Given,
     ) -> AddressTree:
         if field not in ("src", "dst"):
-            raise UsageError(f"the field {field!r} must be src or dst")
+            raise UsageError(f"field must be src or dst, not {field!r}")
         if field == "src":
             if context is not None:
-                raise UsageError("a context needs field dst: its source is known")
+                raise UsageError(
+                    "a context must not be given with field src: it has measurements of a known source"
+                )
             known = None if dst is None else as_prefix(dst, "destination")
             partial = None if src is None else as_prefix(src, "source")
             within = partial or nothing(known.version if known is not None else version or 4)
@@ -221,5 +223,5 @@ def _depth(within: Prefix, bits: int | None) -> int:
     if bits is None:
         return whole // 8
     if bits % 8 or not within.bits <= bits <= whole:
-        raise UsageError(f"answers of {bits} bits must be a multiple of 8 from {within.bits} to {whole}")
+        raise UsageError(f"bits must be a multiple of 8 from {within.bits} to {whole}, not {bits}")
     return max(bits // 8, -(-within.bits // 8))

@@ -69,7 +69,9 @@ def answers(
                 yield index, replace(answer, question=asked_for[index], notes=(*answer.notes, *notes))
     for index in uneven:
         if model is None:
-            raise UsageError("without a run, a prefix must end at a byte: /8, /16, /24 …")
+            raise UsageError(
+                "a prefix must end at a byte (/8, /16, /24 …) where a simple method answers without a run"
+            )
         yield index, _uneven(model, questions[index], stack, method, data, all_orders)
 
 
@@ -113,8 +115,8 @@ def _implausible(answer: RttAnswer) -> str | None:
     if late < _LATE_SHARE:
         return None
     return (
-        f"{late:.0%} of the replies are expected after more than {_LATE_MS / 1000:.0f} s, which no network "
-        "does: this answer means nothing; the model is not trained, or the question is nothing like its data"
+        f"{late:.0%} of the replies are expected after more than {_LATE_MS / 1000:.0f} s, which no real "
+        "network does: do not use this answer. The model is untrained, or its data have no similar question"
     )
 
 
@@ -226,8 +228,8 @@ def _method_of(stack: Stack, name: str) -> Method:
     name = name if name in stack.methods else full_name(name)
     if name not in stack.methods:
         raise UsageError(
-            f"this run's stack does not use {name!r}, so the run does not have it; it has "
-            f"{', '.join(stack.methods) or 'none'} (with --data and without a run, any method can be fitted)"
+            f"the run has no method {name!r}: its stack has {', '.join(stack.methods) or 'none'}; without a "
+            "run, any method can be fitted to --data"
         )
     return stack.methods[name]
 

@@ -116,7 +116,9 @@ class BaseModel(Model):
           kept: stack saved by `save_methods` for the same measurements.
         """
         if not len(measurements):
-            raise PingError("there is no measurement to answer from")
+            raise PingError(
+                "the packaged model needs at least one measurement to answer from, and the data have none"
+            )
         model = copy(self)
         model._known = measurements.sorted_by_time()
         model.stack = self.recipe.stack(model._known, self, kept)
@@ -216,7 +218,9 @@ class BaseModel(Model):
     ) -> Iterator[tuple[int, RttAnswer]]:
         """Answer as `Model.rtt_stream`; `raw` and `network` mean the network alone, with crossed contexts."""
         if all_orders:
-            raise UsageError("the packaged model states fields in one order")
+            raise UsageError(
+                "all_orders must not be given for the packaged model: its prompts have one order of fields"
+            )
         if data is not None:
             return self._on(data).rtt_stream(questions, raw=raw, method=method)
         if self.stack is None:

@@ -196,10 +196,12 @@ def _claim(out: Path, job: Job, given: Any) -> None:
     try:
         same = json.loads(file.read_text()) == key
     except (OSError, ValueError):
-        raise UsageError(f"{out} holds something else than {job.made}; name another --out") from None
+        raise UsageError(
+            f"{out} is not empty and has no {job.made}: give an empty or new folder as --out"
+        ) from None
     if not same:
         raise UsageError(
-            f"{out} holds the {job.made} of other {job.items} or of another run; name another --out"
+            f"{out} has the {job.made} of other {job.items} or of another run: give another folder as --out"
         )
 
 

@@ -62,7 +62,8 @@ class ScoreJob(Job):
         measured = read_columns(self.path, needs=NEEDS, optional=known)
         if (measured.time == NO_TIME).any():
             raise UsageError(
-                f"{self.path} has measurements without a time, which no day holds; score it without --out"
+                f"{self.path} has measurements without event_time, and --out writes a file per day: fill in "
+                "event_time, or score without --out"
             )
         return measured, measured.time
 

@@ -92,7 +92,10 @@ def inverse(
     _, distribution = next(model.distributions(prompts))
     inside = float(distribution.between(low, high))
     if inside <= 0:
-        raise UsageError(f"the model holds {low:g} to {high:g} ms for impossible")
+        raise UsageError(
+            f"the model gives no probability to RTTs from {low:g} to {high:g} ms from {question.src}: "
+            "give a wider range"
+        )
     levels = float(distribution.cdf(low)) + (np.arange(STRATA) + 0.5) / STRATA * inside
     codes = [model.encoding.encode(float(rtt)) for rtt in distribution.quantile(levels)]
     distinct, counts = np.unique(np.array(codes, np.uint64), return_counts=True)

@@ -96,7 +96,7 @@ class Conditions:
             return given or cls()
         for name in given:
             if name not in COLUMNS:
-                raise UsageError(f"a question has no condition {name!r}: it may state {', '.join(COLUMNS)}")
+                raise UsageError(f"there is no condition {name!r}; choose from: {', '.join(COLUMNS)}")
         return cls(**given)
 
     def only(self, known: Collection[str]) -> Self:

@@ -110,8 +110,12 @@ class Context:
         if len(wrong):
             one = measurements[wrong[0]]
             raise UsageError(
-                f"measurement {wrong[0]} of the context: rtt {one.rtt} must be -1 (no reply) or 0 to "
-                f"{MAX_RTT_MS:,.0f} ms, and {one.src_addr} and {one.dst_addr} of the same IP version"
+                f"measurement {wrong[0]} of the context: "
+                + (
+                    f"{one.src_addr} and {one.dst_addr} must have the same IP version"
+                    if is_rtt(one.rtt)
+                    else f"rtt must be -1 (no reply) or 0 to {MAX_RTT_MS:,.0f} ms, not {one.rtt}"
+                )
             )
         return cls.of(packed[0], packed[1], time, rtt, also=also)
 
@@ -215,7 +219,7 @@ class Question:
         for packed in sources:
             if not self.src.covers(packed.tobytes()):
                 raise UsageError(
-                    f"a context must be of the source of the question, {self.src}; a measurement has "
+                    f"all measurements of a context must have the question's source {self.src}, and one has "
                     f"{unpack_one(packed.tobytes())}"
                 )
 

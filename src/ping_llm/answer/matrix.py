@@ -81,9 +81,11 @@ def matrix(
         saved, first = out / "matrix.json", None
         if saved.exists():
             if json.loads(saved.read_text(encoding="utf-8")) != asked:
-                raise UsageError(f"{out} holds another matrix: give another --out")
+                raise UsageError(
+                    f"{out} has the matrix of another request or run: give another folder as --out"
+                )
         elif any(path.name != ".lock" for path in out.iterdir()):
-            raise UsageError(f"{out} is not empty and holds no matrix: give another --out")
+            raise UsageError(f"{out} is not empty and has no matrix: give an empty or new folder as --out")
         else:
             # Before anything is written, so that an invalid request leaves no files.
             first = _row(ask, sources[0], destinations, at, stated)

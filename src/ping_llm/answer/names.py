@@ -333,10 +333,10 @@ class Names:
             raise UsageError(f"{text} needs --places: a table or database that knows the AS or country")
         found, what = self._index.at(place, end, version)
         if not found:
-            where = f", and no {end} of the data is there" if self._index.has_data else ""
+            where = f", nor does any {end} of the data" if self._index.has_data else ""
             raise UsageError(
-                f"{text}: the tables of --places list no such prefix{where}; "
-                "a database (.mmdb) lists none: with one, --data must be given"
+                f"no prefix in the tables of --places belongs to {text}{where}; a database (.mmdb) cannot "
+                "list prefixes: give --data, whose addresses are looked up in it"
             )
         return self._named(text, found, what)
 

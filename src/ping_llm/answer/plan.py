@@ -163,7 +163,7 @@ def plan(
     if not questions or not candidates:
         raise UsageError("plan needs at least one question and one candidate")
     if by not in ("crps", "bits"):
-        raise UsageError(f"the uncertainty is measured by crps or bits, not {by}")
+        raise UsageError(f"the uncertainty must be measured by crps or bits, not {by}")
     for asked in (*questions, *candidates):
         if asked.dst is None or not asked.dst.is_whole or not asked.src.is_whole:
             raise UsageError("questions and candidates of a plan must be pairs of whole addresses")

@@ -272,9 +272,9 @@ def _errors(arrays: dict[str, np.ndarray], components: Sequence[str]) -> dict[st
         residuals, shares = arrays[f"{name}/residuals"], arrays[f"{name}/shares"]
         shape = (method.groups * Novelty.COUNT, len(LEVELS))
         if residuals.shape != shape or shares.shape != (Novelty.COUNT,):
-            raise ValueError(f"the errors of {name!r} have another shape")
+            raise ValueError(f"the errors of {name!r} must have one row per group and kind of question")
         if not (np.isfinite(residuals).all() and ((shares >= 0) & (shares <= 1)).all()):
-            raise ValueError(f"the errors of {name!r} are not numbers that errors can be")
+            raise ValueError(f"the errors of {name!r} must be finite, and their shares from 0 to 1")
         out[name] = Errors(residuals.astype(np.float64), shares.astype(np.float64))
     return out
 

@@ -99,15 +99,17 @@ class Stack:
         """Refuse stored values that do not fit together."""
         by_kind = (self.spread, self.shift, self.scale, self.typical_share)
         if self.weights.shape != (CELLS, len(self.components)) or any(len(v) != KINDS for v in by_kind):
-            raise ValueError("the weights are not those of the components and kinds")
+            raise ValueError(
+                "there must be a weight for each component and kind of question, and a spread for each kind"
+            )
         if (self.weights < 0).any() or not np.allclose(self.weights.sum(axis=1), 1.0):
             raise ValueError("the weights of a kind must add up to 1")
         if set(self.components) - {NETWORK, NAME} - set(self.methods):
-            raise ValueError("a component is missing")
+            raise ValueError("a component with a weight has no fitted method")
         if self.point_methods and (
             len(self.point_methods) != CELLS or set(self.point_methods) - {""} - set(self.components)
         ):
-            raise ValueError("a single number is that of a component that does not exist")
+            raise ValueError("a point estimate names a component that does not exist")
         if not (np.isfinite(by_kind).all() and (self.scale > 0).all() and (self.spread >= 0).all()):
             raise ValueError("a scale must be above 0, a spread at least 0")
         if not 0 <= self.past_power <= 1:

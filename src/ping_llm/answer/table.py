@@ -29,7 +29,9 @@ def rtt_table(
 ) -> Any:  # fmt: skip
     """Return the table with the answers as further columns; `how` is passed to `Model.rtt_stream`."""
     if conditions:
-        raise UsageError("the conditions of a table of questions are its columns")
+        raise UsageError(
+            "conditions must not be given with a table of questions: put them into columns of the table"
+        )
     if not all(0 < level < 1 for level in levels):
         raise UsageError(f"quantiles must be between 0 and 1, not {', '.join(map(str, levels))}")
     asked = to_arrow(table)

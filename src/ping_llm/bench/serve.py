@@ -176,7 +176,9 @@ async def _load(
     )
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
         start = time.perf_counter()
-        while (await client.get("/readyz")).status_code != 200:
+        while (answer := await client.get("/readyz")).status_code != 200:
+            if "failed" in answer.text:
+                raise PingError(f"the server cannot be measured: {answer.json()['error']}")
             await asyncio.sleep(0.02)
         ready = time.perf_counter() - start
         asker = _Asker(client, bodies)

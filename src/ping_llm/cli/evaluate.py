@@ -81,14 +81,20 @@ def register(app: typer.Typer) -> None:
         if baselines == "all":
             for name in (name for name in BASELINES if name not in usable()):
                 extra = FITTED_BY[name][1]
-                typer.echo(f'note: without {name}, which needs pip install "ping-llm[{extra}]"', err=True)
+                typer.echo(
+                    f'note: the baseline {name} is left out: it needs pip install "ping-llm[{extra}]"',
+                    err=True,
+                )
         if names is None:
             names = tuple(name.strip() for name in baselines.split(","))
             for name in names:
                 if full_name(name) in FITTED_BY:
                     need(FITTED_BY[full_name(name)][1])
         if places and "boosted" not in usable():
-            typer.echo('note: without distance, which needs pip install "ping-llm[evaluate]"', err=True)
+            needed = 'pip install "ping-llm[evaluate]"'
+            typer.echo(
+                f"note: the baseline distance (from --places) is left out: it needs {needed}", err=True
+            )
         options = EvaluateOptions(
             splits=splits,
             queries=queries,

@@ -209,7 +209,9 @@ def complete(
     if field == "dst" and src is not None:
         known = _known(model, src, dst, at, context)
     elif context is not None or data is not None:
-        raise UsageError("--context and --data need --field dst and --src: a context has a known source")
+        raise UsageError(
+            "--context and --data must have --field dst and --src: they give measurements of that source"
+        )
     conditions = conditions_of(size, errors, msm_id, probe, throughput)
     given = src if field == "dst" else dst
     title = f"{'source' if field == 'src' else 'destination'} given {given or 'nothing'}"
@@ -285,8 +287,8 @@ def inverse(
     else:
         if answer.probability < 0.01:
             print(
-                f"almost no destination of {src} answers within {low:g} to {high:g} ms; "
-                "the shares are of those that do"
+                f"note: less than 1 % of the pings from {src} are answered within {low:g} to {high:g} ms; "
+                "the shares below are shares of these"
             )
         print(f"P(a reply within {low:g} to {high:g} ms | {src}) = {show.percent(answer.probability)}")
         print(show.completions_text(answer.completions, limits, high))

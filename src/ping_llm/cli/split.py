@@ -137,4 +137,4 @@ def _shard(
         figures = ", ".join(f"{name} {value}" for name, value in check["figures"].items())
         print(f"{'holds' if check['holds'] else 'BROKEN'}: {check['promise']} ({figures})")
     if report.was_done:
-        print(f"\nThis was done before: {out} is as it was.")
+        print(f"\nNothing was written: {out} has these shards already.")

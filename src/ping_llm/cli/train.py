@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 def _keys(words: list[str]) -> list[str]:
     """Return the overrides; refuse `--steps 5`, the form that other programs use."""
-    from ping_llm.errors import UsageError
-
     for place, word in enumerate(words):
         if word.startswith("-"):
             key, equals, value = word.lstrip("-").partition("=")
@@ -71,15 +69,11 @@ def register_train(app: typer.Typer) -> None:
         words = _keys(overrides or [])
         if plan:
             if minutes is not None:
-                from ping_llm.errors import UsageError
-
                 raise UsageError(
                     "--plan and --minutes exclude each other: --minutes decides the steps during training"
                 )
             _print_plan(config, words, rows, as_json)
             return
-        from dataclasses import asdict
-
         from ping_llm.tables import print_json
         from ping_llm.train.processes import EXIT_CODE, ProcessGroup
         from ping_llm.train.run import train as run_training
@@ -144,8 +138,6 @@ def register_runs(app: typer.Typer) -> None:
         """List the runs in a folder with state, step and loss."""
         if context.invoked_subcommand:
             return
-        from dataclasses import asdict
-
         from ping_llm.tables import print_json, table
         from ping_llm.train.runs import standings
 

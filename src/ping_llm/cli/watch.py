@@ -114,7 +114,10 @@ def _source(source: str, url: str | None, follow: bool, state: Path) -> "Files":
     if source != "-":
         return files_of(Path(source), follow)
     if stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
-        raise UsageError("name the file as INPUT: then a second start goes on in it (`< FILE` cannot)")
+        raise UsageError(
+            "standard input must not be a file: give the file as INPUT instead of `< FILE`, so that the same "
+            "command can continue in it"
+        )
     return Inbox(state, from_pipe(sys.stdin.fileno()))
 
 

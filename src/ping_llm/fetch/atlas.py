@@ -179,7 +179,9 @@ def fetch_probes(
         url, seen = f"probes/?page_size={_PAGE}&sort=id", set()
         while url:
             if url in seen:
-                raise PingError(f"{base_url} names the page {url} twice")
+                raise PingError(
+                    f"{base_url} listed the page {url} twice, so that reading would not end: check --base-url"
+                )
             seen.add(url)
             page = server.insist(lambda url=url: _page(server, url))  # type: ignore[misc]
             found |= {row["probe_id"]: row for row in map(_row, page["results"])}

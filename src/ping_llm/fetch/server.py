@@ -130,7 +130,7 @@ def _check(response: httpx.Response) -> None:
     if status in (401, 403):
         raise PingError(f"{where}: the key is missing, wrong, or not allowed to read this{_detail(response)}")
     if status == 404:
-        raise PingError(f"{where}: there is no such thing{_detail(response)}")
+        raise PingError(f"{where}: not found; check the ids and the time{_detail(response)}")
     raise PingError(f"{where}{_detail(response)}")
 
 

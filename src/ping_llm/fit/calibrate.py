@@ -39,7 +39,7 @@ def calibrate_columns(
     """Fit and save the stack of a run, as `calibrate`, with measurements in memory."""
     network_train, tests = held_out(train, options, most)
     if not tests:
-        raise PingError("nothing is held out to calibrate with: hold out more, or bring more data")
+        raise PingError("no measurement is held out to calibrate with: hold out more, or give more data")
     model = Model.load(run, data=False)
     with only_writer(run, "calibrate"):
         further = further_splits(train, options, most // 2, tests)

@@ -60,7 +60,7 @@ class Journal:
                 saved["seconds"], saved["done"]
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise PingError(
-                    f"{self._path} is damaged ({error}), so nobody knows what was done: give another --run"
+                    f"{self._path} is damaged ({error}), so this fit cannot be resumed: give another --run"
                 ) from error
             differing = [key for key in asked if saved.get(key) != asked[key]]
             if differing:
@@ -159,12 +159,12 @@ def _check_tuning(options: FitOptions, start: Path | None) -> None:
     """Refuse options that need training."""
     if base_folder(start or NAME) is None:
         raise UsageError(
-            f"--minutes 0 tunes the packaged model, and {start} is another: give minutes, or --from base"
+            f"--minutes 0 can only tune the packaged model, not {start}: give more minutes, or --from base"
         )
     for name, given in (("--final", options.final), ("--config", options.config is not None)):
         if given:
             raise UsageError(
-                f"{name} is an option of training, and --minutes 0 tunes the packaged model instead"
+                f"{name} is for training, and --minutes 0 trains no transformer: leave out one of them"
             )
 
 
@@ -203,7 +203,7 @@ def _fit(
     say(
         f"2/5 build rows: {len(data):,} measurements, {len(splits.train):,} to learn from"
         + ("" if tuned else f", {len(network_train):,} of them for the network")
-        + (", without a cut in time: times tell nothing here" if is_timeless(data) else "")
+        + (", not split by time: too few different times or repeated pairs" if is_timeless(data) else "")
     )
     journal.do("rows", lambda: _build_rows(run, measurements, None if tuned else network_train))
     config, overrides = choose_config(options, len(network_train))

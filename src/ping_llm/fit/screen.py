@@ -18,7 +18,7 @@ def summary_text(result: dict[str, Any], run: Path) -> str:
         lines += [f"{title} (* best)", table(rows, header), ""]
     if result["final"]:
         lines += [
-            "The model has gone on with all the data since: the figures above are about the one before.",
+            "Then the model was trained further on all the data: the figures above are of the model before.",
             "",
         ]
     lines.append("Ask it:")

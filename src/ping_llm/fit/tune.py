@@ -32,7 +32,7 @@ def tune(run: Path, start: Path, train: Columns, options: FitOptions) -> None:
     most = min(options.stack_questions, QUESTIONS)
     learned, tests = held_out(train, options.held_out, most)
     if not tests:
-        raise PingError("nothing is held out to tune with: bring more data")
+        raise PingError("no measurement is held out to tune with: give more data")
     further = list(further_splits(train, options.held_out, most // 2, tests))
     divisions = [(known, parts_of(asked, most // 4)) for known, asked in [(learned, tests), *further]]
     recipe = model.recipe.tuned(model, divisions)

@@ -110,7 +110,7 @@ _LOOK_AT = 50
 
 _READS = (
     "ingest reads RIPE Atlas results (JSON), and Parquet or CSV tables with a header such as "
-    "time,src,dst,rtt; docs/ingest.md says more"
+    "time,src,dst,rtt; docs/ingest.md has the formats"
 )
 
 
@@ -119,7 +119,7 @@ def nothing_usable(total: Account, out: Path) -> str | None:
     if total.measurements:
         return None
     if not total.results:
-        return f"no input has a single result in it; {_READS}"
+        return f"the inputs have no results; {_READS}"
     if total.not_pings == total.results:
         return f"none of the {total.results:,} results is a ping"
     why = ", ".join(f"{count:,} {reason}" for reason, count in total.rejects.most_common(3))
@@ -127,7 +127,7 @@ def nothing_usable(total: Account, out: Path) -> str | None:
     tool = _tool(out)
     if tool:
         sentence += (
-            f": this looks like the output of {tool}; --src ADDRESS says where it was run, and it is read"
+            f": this looks like the output of {tool}, which can be read if --src ADDRESS gives its source"
         )
     if not tool and (total.rejects["unparsable"] or total.rejects["not_an_object"]):
         sentence += f"; {_READS}"

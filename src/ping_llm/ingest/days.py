@@ -253,7 +253,8 @@ def _part_of_table(batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
     for name in ("src_addr", "dst_addr"):
         packed, good = addresses.pack(batch[name])
         if not good.all():
-            raise PingError(f"a row of the table has the {name} {batch[name][int(np.argmin(good))]}")
+            wrong = batch[name][int(np.argmin(good))]
+            raise PingError(f"the table to append to has a row whose {name} {wrong} is not an address")
         pairs = packed.view(">u8").astype(np.uint64)
         halves += [pairs[:, 0], pairs[:, 1]]
     kind = np.zeros(count, np.uint8)

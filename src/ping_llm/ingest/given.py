@@ -156,8 +156,8 @@ class GivenFiles:
             _refuse_damaged(stream.trouble)
             number = block.numbers[unparsable.argmax()] if unparsable.any() else block.oversize[0].number
             raise PingError(
-                f"{printable(stream.name)}, line {number:,}: not a row of the table; "
-                "`ping-llm ingest` sorts such rows out"
+                f"{printable(stream.name)}, line {number:,} cannot be read as a row of the table; "
+                "`ping-llm ingest` leaves such rows out and counts them"
             )
         return GivenRows(_batch(columns), stream.name, block.numbers)
 

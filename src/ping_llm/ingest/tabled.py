@@ -68,10 +68,10 @@ def ingest_usable(inputs: Sequence[str], out: Path, options: IngestOptions) -> I
     if not total.measurements:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in total.rejects.most_common(3))
         raise PingError(
-            f"{', '.join(map(str, inputs))}: no measurement in it"
+            f"no measurement was found in {', '.join(map(str, inputs))}"
             + (f" (rejected: {reasons})" if reasons else "")
-            + "; `ping-llm ingest` says more"
-            + ("; --traceroutes hops of `ingest` and `fit` uses traceroutes" if total.not_pings else "")
+            + "; `ping-llm ingest` lists what was rejected"
+            + ("; for traceroutes, give --traceroutes hops" if total.not_pings else "")
         )
     return report
 

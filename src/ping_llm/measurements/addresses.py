@@ -47,7 +47,7 @@ _NOT_PUBLIC = (
 def pack_one(text: str) -> bytes:
     """Return the 16 bytes of one address, or raise ValueError."""
     if "%" in text:
-        raise ValueError(f"{text!r} has a zone: not an address of the Internet")
+        raise ValueError(f"{text!r} has a zone; addresses must be without one")
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv4Address):
         return MAPPED_PREFIX + address.packed
@@ -204,7 +204,7 @@ def parse_prefix(text: str) -> Prefix:
             f"{text!r} is neither an address nor a prefix such as 203.0.113.0/24{_hint(text)}"
         ) from None
     if network.prefixlen == 0:
-        raise ValueError(f"{text!r} is an empty prefix: it says nothing about the address")
+        raise ValueError(f"{text!r} covers all addresses: a prefix must have at least one bit")
     if ipaddress.ip_address(text.split("/")[0]) != network.network_address:
         raise ValueError(f"{text!r} has bits set after its prefix: write {network}")
     packed = network.network_address.packed
@@ -212,7 +212,7 @@ def parse_prefix(text: str) -> Prefix:
         return Prefix(MAPPED_PREFIX + packed, network.prefixlen)
     if packed[:12] == MAPPED_PREFIX:
         if network.prefixlen <= 96:
-            raise ValueError(f"{text!r} is all of IPv4: it says nothing about the address")
+            raise ValueError(f"{text!r} covers all of IPv4: a prefix must have at least one bit")
         return Prefix(packed, network.prefixlen - 96)
     return Prefix(packed, network.prefixlen)
 

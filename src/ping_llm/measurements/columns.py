@@ -203,4 +203,4 @@ class Columns:
 
 
 def _refusal(place: str, why: str) -> PingError:
-    return PingError(f"{place}: {why}; `ping-llm ingest` sorts such rows out.")
+    return PingError(f"{place}: {why}; `ping-llm ingest` leaves such rows out.")

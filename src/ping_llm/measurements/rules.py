@@ -16,6 +16,7 @@ from ping_llm.measurements.schema import (
     END_TIME_US,
     KINDS,
     MAX_PACKET_ERRORS,
+    MAX_RTT_MS,
     MAX_SIZE,
     MAX_THROUGHPUT_MBPS,
     MIN_TIME_US,
@@ -131,6 +132,17 @@ def candidates_of(table: pa.Table | pa.RecordBatch) -> Candidates:
     )  # fmt: skip
 
 
+_WRONG_RTT = f"must be -1 (no reply) or 0 to {MAX_RTT_MS:,.0f} ms"
+
+#: Largest value of each further column.
+_LARGEST = {
+    "msm_id": 2**63 - 1,
+    "probe_id": 2**63 - 1,
+    "size": MAX_SIZE,
+    "packet_error_count": MAX_PACKET_ERRORS,
+    THROUGHPUT: MAX_THROUGHPUT_MBPS,
+}
+
 #: The column that each reason is about, and what is wrong with its value.
 _WRONG = {
     Reject.MISSING_TIME: ("event_time", "is not a time"),
@@ -141,20 +153,22 @@ _WRONG = {
     Reject.BAD_DESTINATION: ("dst_addr", "is not an address"),
     Reject.MIXED_VERSIONS: ("dst_addr", "is of another IP version than src_addr"),
     Reject.WRONG_VERSION: ("ip_version", "is not the version of the addresses"),
-    Reject.MISSING_RTT: ("rtt", "is neither an RTT in ms nor -1"),
-    Reject.BAD_RTT: ("rtt", "is neither an RTT in ms nor -1"),
+    Reject.MISSING_RTT: ("rtt", _WRONG_RTT),
+    Reject.BAD_RTT: ("rtt", _WRONG_RTT),
 }
 
 
 def complaint(table: pa.Table | pa.RecordBatch, row: int, verdict: int) -> str:
-    """The error text for a rejected row, such as "rtt -2.0 is neither an RTT in ms nor -1"."""
+    """The error text for a rejected row, such as "rtt -2.0 must be -1 (no reply) or 0 to 3,600,000 ms"."""
     reason = REASONS[verdict - 1]
     if reason in _WRONG:
         name, wrong = _WRONG[reason]
         return f"{name} {_shown(table[name][row])} {wrong}"
-    names = [name for name in (*_NUMBERS, THROUGHPUT) if name in table.schema.names]
-    given = ", ".join(f"{name} {table[name][row]}" for name in names)
-    return f"one of {given} is out of range"
+    for name, largest in _LARGEST.items():
+        value = table[name][row].as_py() if name in table.schema.names else None
+        if value is not None and value != UNKNOWN and not 0 <= value <= largest:
+            return f"{name} {value} must be from 0 to {int(largest):,}, or -1 or null if unknown"
+    return "a further column is out of range"
 
 
 def _shown(value: pa.Scalar) -> str:

@@ -213,8 +213,8 @@ def scan_slice(plan: Plan, number: int, scanner: Scanner, in_memory: bool = Fals
     if found != expected:
         path.unlink(missing_ok=True)
         raise PingError(
-            f"{plan.slices[number][0].file}: {found:,} rows were read where its footer "
-            f"promises {expected:,}; the file changed or is damaged"
+            f"{plan.slices[number][0].file}: {found:,} rows were read, and its footer says {expected:,}; the "
+            "file changed during the build or is damaged: replace it and build again"
         )
     return spills
 

@@ -108,8 +108,8 @@ class ShardPositions:
         end = _fill_marks(counts, marks)
         if not 0 <= end <= self._sizes[shard]:
             raise PingError(
-                f"the index says more of {self._files[shard]} than its {self._sizes[shard]:,} bytes hold; "
-                "build the rows again"
+                f"the index has rows beyond the end of {self._files[shard]}, which has "
+                f"{self._sizes[shard]:,} bytes; build the rows again"
             )
 
 

@@ -101,7 +101,10 @@ def create(thread: ModelThread, options: ServeOptions, metrics: Metrics) -> Fast
     @app.get("/readyz", summary="Whether the model is loaded and compiled.")
     async def readyz() -> dict[str, str]:
         if not thread.ready:
-            raise Refused(503, "the first question is being compiled", retry_after=2)
+            # This path needs no token, so it does not tell the error.
+            failed = "the first question failed; the server's log has the reason"
+            sentence = failed if thread.first_failed else "the first question is being compiled"
+            raise Refused(503, sentence, retry_after=2)
         return {"status": "ok"}
 
     @app.get(

@@ -97,8 +97,8 @@ class Endpoints:
     def _check_context(self, context: Sequence[MeasurementBody] | None) -> None:
         if context is not None and not context and not self._thread.model.knows_addresses:
             raise Refused(
-                422, "base answers from measurements alone: give some, or leave context out, so that it "
-                "answers from the server's data", "context",
+                422, "context must have at least one measurement for the packaged model base; without "
+                "context, it answers from the server's data", "context",
             )  # fmt: skip
 
     async def _rtt_lines(self, number: int, lines: list[bytes]) -> list[Any]:
@@ -204,7 +204,11 @@ class Endpoints:
         if body.field == "dst" and body.src is None:
             raise Refused(422, "src must be given to complete a destination", "src")
         if body.field == "src" and body.context is not None:
-            raise Refused(422, "a context needs field dst: its source is known", "context")
+            raise Refused(
+                422,
+                "a context must not be given with field src: it has measurements of a known source",
+                "context",
+            )
         question = None
         ends = await self._names.pair(body.src, body.dst)
         if ends.src is not None:

@@ -154,7 +154,11 @@ class Guard:
             host = headers.get(b"host", b"").decode("latin-1")
             if self._local and not _LOCAL.fullmatch(host):
                 self._metrics.rejected("host")
-                raise Refused(421, "without tokens, the Host header must name this machine: localhost")
+                raise Refused(
+                    421,
+                    "a server without tokens answers only its own machine: the Host header must be localhost "
+                    f"or a loopback address, not {host[:100]!r}; --token-file FILE lets others ask",
+                )
             return None
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")
         name = self._tokens.name_of(token.strip()) if kind.lower() == b"bearer" else None

@@ -81,9 +81,9 @@ def create(model: "Model | Remote", names: Names) -> MCPServer:
         assert ends.src is not None
         assert ends.dst is not None
         given = Conditions(size, errors, msm_id, probe_id, throughput)
-        known = _context(measurements, str(ends.src))
+        known, left_out = _context(measurements, str(ends.src))
         answer = model.rtt(ends.src, ends.dst, at, known, conditions=given)
-        return show.rtt_values(replace(answer, notes=(*ends.notes, *answer.notes)), below_ms)
+        return show.rtt_values(replace(answer, notes=(*ends.notes, *left_out, *answer.notes)), below_ms)
 
     @tool
     def rank(
@@ -102,12 +102,12 @@ def create(model: "Model | Remote", names: Names) -> MCPServer:
         `objective_ms` adds P(a reply within it). `size` to `throughput`: as for rtt.
         """
         sources, destinations, notes = names.lists([src], candidates)
-        known = _context(measurements, str(sources[0]))
+        known, left_out = _context(measurements, str(sources[0]))
         if known is not None and len(sources) > 1:
             raise UsageError(f"{notes[0]}; measurements are of one source: name one of them")
         given = Conditions(size, errors, msm_id, probe_id, throughput)
         made = model.rank(sources, destinations, at, known, objective_ms=objective_ms, conditions=given)
-        return replace(made, notes=(*notes, *made.notes)).as_dict()
+        return replace(made, notes=(*notes, *left_out, *made.notes)).as_dict()
 
     @tool
     def anomalies(measurements: str, src: str | None = None, count: int = 10) -> dict[str, Any]:
@@ -117,10 +117,10 @@ def create(model: "Model | Remote", names: Names) -> MCPServer:
         if not 1 <= count <= 1000:
             raise UsageError(f"count must be from 1 to 1,000, not {count}")
         ends = names.ends(src, None)
-        columns = _columns(measurements, None if ends.src is None else str(ends.src))
+        columns, left_out = _columns(measurements, None if ends.src is None else str(ends.src))
         found = model.score(columns) if isinstance(model, Remote) else _scores(model, columns)
         unusual = sorted(found, key=lambda one: -one["bits"])[:count]
-        return {"measurements": len(columns), "unusual": unusual, "notes": list(ends.notes)}
+        return {"measurements": len(columns), "unusual": unusual, "notes": [*ends.notes, *left_out]}
 
     return server
 
@@ -135,16 +135,18 @@ def _scores(model: "Model", columns: Columns) -> list[dict[str, Any]]:
     ]
 
 
-def _context(text: str | None, src: str) -> Context | None:
+def _context(text: str | None, src: str) -> tuple[Context | None, list[str]]:
+    """Return the measurements of a text, if there is one, and notes on rows left out."""
     if text is None or not text.strip():
-        return None
-    columns = _columns(text, src)
-    return Context.of_columns(columns)
+        return None, []
+    columns, notes = _columns(text, src)
+    return Context.of_columns(columns), notes
 
 
-def _columns(text: str, src: str | None) -> Columns:
-    """Return the measurements of a text; `src` is the source of those that name none."""
-    found = pasted.read(text).measurements
+def _columns(text: str, src: str | None) -> tuple[Columns, list[str]]:
+    """Return the measurements of a text, and notes on rows left out; `src` is for rows without a source."""
+    read = pasted.read(text)
+    found, note = read.measurements, read.note()
     if src is None and any(one["src_addr"] is None for one in found):
         raise UsageError("src must be given where a measurement does not name its source")
     table = pa.Table.from_pylist(
@@ -154,4 +156,6 @@ def _columns(text: str, src: str | None) -> Columns:
             | {name: pa.int64() if name in WHOLE else pa.float64() for name in LARGEST}
         ),
     )
-    return to_columns(table, "the measurements", needs=("src_addr", "dst_addr", "rtt"), optional=LARGEST)
+    needed = ("src_addr", "dst_addr", "rtt")
+    columns = to_columns(table, "the measurements", needs=needed, optional=LARGEST)
+    return columns, [] if note is None else [note]

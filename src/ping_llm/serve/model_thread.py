@@ -95,7 +95,7 @@ class ModelThread:
         self._model: Model | None = None
         self._loaded = threading.Event()
         self._failure: BaseException | None = None
-        self._warm = False
+        self._warm = self._first_failed = False
         #: Called with a sentence after each reload, and if the first question fails.
         self.report: Callable[[str], None] = lambda sentence: None
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
@@ -117,8 +117,13 @@ class ModelThread:
 
     @property
     def ready(self) -> bool:
-        """Whether a first question was answered, so that everything is compiled."""
+        """Whether a question was answered, so that everything is compiled."""
         return self._warm and self._thread.is_alive()
+
+    @property
+    def first_failed(self) -> bool:
+        """Whether the question asked after loading failed, and no other was answered since."""
+        return self._first_failed and not self._warm
 
     @property
     def closed(self) -> bool:
@@ -243,10 +248,12 @@ class ModelThread:
         try:
             known = [Measurement(datetime.now(UTC), src, dst, 20.0)] if self.model.data is None else None
             self.model.rtt_many([Question.of(src, dst, None, known)])
+            answered = True
         except Exception as error:
+            answered = False
             self.report(f"the first question failed: {error}")
         _settle_objects()
-        self._warm = True
+        self._warm, self._first_failed = answered, not answered
 
     def _load_again(self) -> None:
         try:
@@ -256,7 +263,10 @@ class ModelThread:
             self.report(f"the run was not loaded again, the old model stays: {error}")
             return
         self._model, self._kept = made, Recent(_KEPT)
-        _settle_objects()
+        if self._warm:
+            _settle_objects()
+        else:
+            self._warm_up()
         self._metrics.model_loaded(True)
         self.report("the run was loaded again")
 
@@ -343,7 +353,10 @@ class ModelThread:
         given = [index for index in fresh if keys[index] is None]
         others = [index for index in fresh if keys[index] is not None]
         for model, chosen in ((self.model.of_contexts, given), (self.model, others)):
-            made = model.rtt_many([questions[index] for index in chosen], method=method) if chosen else []
+            if not chosen:
+                continue
+            made = model.rtt_many([questions[index] for index in chosen], method=method)
+            self._warm = True
             for index, answer in zip(chosen, made, strict=True):
                 known[index], key = answer, keys[index]
                 if key is not None:

@@ -75,7 +75,10 @@ class NdjsonStream:
                     return
                 chunk = message.get("body", b"")
                 if self._written + len(chunk) > self._limits.stream:
-                    self._trouble = Refused(413, f"a body may have {self._limits.stream:,} bytes")
+                    most = f"{self._limits.stream:,} bytes"
+                    self._trouble = Refused(
+                        413, f"a body must have at most {most}: ask the rest in a new request"
+                    )
                     return
                 self._spool.seek(self._written)
                 self._spool.write(chunk)
@@ -84,7 +87,10 @@ class NdjsonStream:
                 if not message.get("more_body", False):
                     return
         except TimeoutError:
-            self._trouble = Refused(408, f"nothing came for {self._limits.read_seconds:g} s")
+            pause = f"{self._limits.read_seconds:g} s"
+            self._trouble = Refused(
+                408, f"the body must not pause for {pause}: ask the rest in a new request"
+            )
         finally:
             self._ended = True
             self._more.set()
@@ -101,7 +107,7 @@ class NdjsonStream:
                 *whole, rest = (rest + chunk).split(b"\n")
                 lines += [line for line in whole if line.strip()]
                 if len(rest) > self._limits.line:
-                    self._trouble = Refused(413, f"a line may have {self._limits.line:,} bytes")
+                    self._trouble = Refused(413, f"a line must have at most {self._limits.line:,} bytes")
                     self._ended, self._read = True, self._written
                 while len(lines) >= BLOCK or sum(map(len, lines)) >= _BLOCK_BYTES:
                     yield lines[:BLOCK]

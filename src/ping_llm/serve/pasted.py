@@ -4,6 +4,7 @@ Whatever cannot be read is counted and named, never guessed.
 """
 
 import csv
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from ping_llm.ingest.options import IngestOptions
 from ping_llm.ingest.tables import match_columns
 from ping_llm.measurements.addresses import is_ipv4_one, pack_one, unpack_one
 from ping_llm.measurements.rules import ACCEPTED, REASONS, judge
-from ping_llm.measurements.schema import is_rtt
+from ping_llm.measurements.schema import MAX_RTT_MS, is_rtt
 from ping_llm.measurements.times import moment_text
 from ping_llm.serve.options import LIMITS
 from ping_llm.serve.refusals import Refused
@@ -42,6 +43,30 @@ class Pasted:
         if len(self.reasons) < _REASONS:
             self.reasons.append(reason)
 
+    def keep_newest(self, most: int) -> None:
+        """Keep the newest measurements, in the order of the text; count and name the others.
+
+        As in a context, a measurement without a time is older than one with a time, and of equal times the
+        later row is newer.
+        """
+        older = len(self.measurements) - most
+        if older <= 0:
+            return
+        stated = [one["event_time"] for one in self.measurements]
+        times = [-1 if text is None else as_microseconds(text) for text in stated]
+        newest = sorted(range(len(times)), key=times.__getitem__)[older:]
+        self.measurements = [self.measurements[place] for place in sorted(newest)]
+        self.left_out += older
+        # First, because the rows before it may have used up the room for reasons.
+        reason = f"{older:,} older measurements, because only the newest {most:,} are used"
+        self.reasons = [reason, *self.reasons[: _REASONS - 1]]
+
+    def note(self) -> str | None:
+        """Return a sentence about the rows left out; None if all were read."""
+        if not self.left_out:
+            return None
+        return f"rows of the measurements left out: {self.left_out:,} ({'; '.join(self.reasons)})"
+
     def as_dict(self) -> dict[str, Any]:
         sources = Counter(one["src_addr"] for one in self.measurements if one["src_addr"])
         return {
@@ -54,10 +79,10 @@ class Pasted:
 
 
 def read(text: str) -> Pasted:
-    """Read a text in any of the three formats.
+    """Read a text in any of the three formats; of more measurements than a context takes, the newest.
 
     Raises:
-      Refused: the text has none of them, or too many measurements.
+      Refused: the text has none of them, or no measurement.
     """
     text = text.lstrip("\ufeff").strip()
     if not text:
@@ -71,12 +96,7 @@ def read(text: str) -> Pasted:
     if not pasted.measurements:
         why = pasted.reasons[0] if pasted.reasons else "it has no rows"
         raise Refused(422, f"no measurement was found ({pasted.format}): {why}", "text")
-    if len(pasted.measurements) > LIMITS.context:
-        # Keep the newest, as the answers would.
-        pasted.leave_out(
-            f"a context may have {LIMITS.context:,} measurements", len(pasted.measurements) - LIMITS.context
-        )
-        pasted.measurements = pasted.measurements[-LIMITS.context :]
+    pasted.keep_newest(LIMITS.context)
     return pasted
 
 
@@ -192,11 +212,14 @@ def _add(
         ends = [pack_one(address) for address in (dst, src) if address]
         if len({is_ipv4_one(end) for end in ends}) > 1:
             raise ValueError(f"{src} and {dst} are not of the same IP version")
-        value = float(rtt)
-        if not is_rtt(value):
-            raise ValueError(f"rtt {rtt[:32]} must be -1 (no reply) or ms")
         if not dst:
             raise ValueError("dst_addr is missing")
+        try:
+            value = float(rtt)
+        except ValueError:
+            value = math.nan
+        if not is_rtt(value):
+            raise ValueError(f"rtt must be -1 (no reply) or 0 to {MAX_RTT_MS:,.0f} ms, not {rtt[:32]!r}")
         moment = as_microseconds(time) if time else None
     except (ValueError, OverflowError, UsageError) as error:
         pasted.leave_out(f"{where}: {str(error)[:200]}")

@@ -125,8 +125,10 @@ class Views:
         ends = await self._names.pair(src, dst)
         assert ends.src is not None
         question = question_of(ends.src, ends.dst, None, None)
-        if not question.src.is_whole or question.dst is None or not question.dst.is_whole:
-            raise Refused(422, "a series is of two addresses, not of prefixes", "src")
+        assert question.dst is not None
+        for field, address in (("src", question.src), ("dst", question.dst)):
+            if not address.is_whole:
+                raise Refused(422, f"{field} of a series must be an address, not the prefix {address}", field)
         low = 0 if begin is None else within("from", moment, begin)
         high = None if end is None else within("to", moment, end)
         find = self._thread.call(lambda model: _measured(model, question, low, high))

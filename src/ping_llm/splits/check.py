@@ -207,7 +207,7 @@ def check_held_out(splits: "Splits") -> dict:
     options = asdict(splits.options) if splits.options else None
     report: dict = {"options": options, "timed": splits.timed, "train": len(train), "tests": {}}
     if not len(train):
-        raise PingError("nothing is left to train on: hold out less, or bring more measurements")
+        raise PingError("no measurement is left to train on: hold out less, or give more measurements")
     last = int(train.time.max())
     train_pairs, visible_pairs = pairs_of(train.src, train.dst), pairs_of(visible.src, visible.dst)
     for name in _RULES:
@@ -225,8 +225,8 @@ def check_held_out(splits: "Splits") -> dict:
             count = share * all_of
             if seen[rule] != count:
                 raise PingError(
-                    f"split {name!r} leaks: {rule.replace('_', ' ')} for {seen[rule]:,} of {all_of:,} "
-                    f"measurements, where {count:,} are right"
+                    f"split {name!r} leaks: '{rule.replace('_', ' ')}' holds for {seen[rule]:,} of its "
+                    f"{all_of:,} measurements, and must hold for {count:,}"
                 )
         report["tests"][name] = {
             "measurements": all_of,

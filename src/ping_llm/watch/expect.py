@@ -42,12 +42,10 @@ class Judged:
     """A result compared with its expectation.
 
     Attributes:
-      below: share of the expected replies below the result; NaN without a reply.
       tail: two-sided tail probability, as in `query score`.
       bits: -log2 of the probability of its millisecond, or of no reply.
     """
 
-    below: float
     tail: float
     bits: float
 
@@ -81,7 +79,9 @@ def conditions_of(model: "Model", given: Given) -> Conditions:
     """Return the conditions that all results of a stream share, if the model was trained on them."""
     conditions = Conditions.of(given)
     if conditions.errors is not None:
-        raise UsageError("a watch cannot state errors: they are a part of each result, not known before it")
+        raise UsageError(
+            "errors must not be given to a watch: each result has its own, which is not known before it"
+        )
     model.check_conditions(conditions)
     return conditions
 
@@ -131,10 +131,10 @@ def kept(values: np.ndarray, failure: float) -> RttDistribution:
 def judge(distribution: RttDistribution, rtt: float) -> Judged:
     if rtt == NO_REPLY:
         bits = -np.log2(max(distribution.failure, 2.0**-WORST_BITS))
-        return Judged(float("nan"), distribution.failure, float(bits))
+        return Judged(distribution.failure, float(bits))
     edges, levels = distribution.edges, distribution.levels
     low = float(np.floor(rtt))
     below, first, last = np.interp((rtt, low, low + 1.0), edges, levels).tolist()
     probability = (1.0 - distribution.failure) * (last - first)
     bits = -np.log2(max(probability, 2.0**-WORST_BITS))
-    return Judged(below, min(1.0, 2 * min(below, 1 - below)), float(bits))
+    return Judged(min(1.0, 2 * min(below, 1 - below)), float(bits))

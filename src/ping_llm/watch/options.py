@@ -1,7 +1,6 @@
 """Options of a watch, with all defaults."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ping_llm.errors import UsageError
 
@@ -42,17 +41,30 @@ class WatchOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.false_alarms_per_day < float("inf"):
-            raise UsageError("the false alarms per day must be a number above 0")
+            raise UsageError(
+                f"false_alarms_per_day must be a number above 0, not {self.false_alarms_per_day}"
+            )
         if self.refresh < 1 or self.refresh_hours <= 0:
-            raise UsageError("the refresh must be at least 1 result and above 0 hours")
+            raise UsageError(
+                f"refresh must be at least 1 result, not {self.refresh}, and refresh_hours above 0, "
+                f"not {self.refresh_hours}"
+            )
         if self.pair_results < 1 or self.source_results < 0 or self.most_pairs < 1:
-            raise UsageError("at least one result of a pair and one pair must be kept")
+            raise UsageError(
+                "pair_results and most_pairs must be at least 1 and source_results at least 0, not "
+                f"{self.pair_results}, {self.most_pairs} and {self.source_results}"
+            )
         if self.accept_hours <= 0 or self.jump_hours <= 0 or self.group_hours < 0:
-            raise UsageError("hours must be above 0")
+            raise UsageError(
+                "accept_hours and jump_hours must be above 0 and group_hours at least 0, not "
+                f"{self.accept_hours}, {self.jump_hours} and {self.group_hours}"
+            )
         if self.least_ms < 0 or self.least_share < 0:
-            raise UsageError("the least change must be at least 0")
+            raise UsageError(
+                f"least_ms and least_share must be at least 0, not {self.least_ms} and {self.least_share}"
+            )
         if self.group_least < 2 or not 0 < self.group_share <= 1:
-            raise UsageError("a group needs at least 2 alarms and a share above 0 and up to 1")
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+            raise UsageError(
+                "group_least must be at least 2 and group_share above 0 and at most 1, not "
+                f"{self.group_least} and {self.group_share}"
+            )

@@ -1,4 +1,7 @@
-"""Views of a watch: counters in the text format of Prometheus, a page and a picture of the last day."""
+"""Views of a watch: counters in the text format of Prometheus, a page and a picture of the last day.
+
+The page also lists the newest events, of any age: a watch of a quiet network may have none of the last day.
+"""
 
 import html
 from collections import deque
@@ -14,7 +17,7 @@ from ping_llm.watch.alarms import sentence
 from ping_llm.watch.results import Output
 
 _HOURS = 24
-#: Largest number of events on the page.
+#: Largest number of events on the page; alarms.jsonl has all.
 _MOST_EVENTS = 1000
 
 
@@ -31,7 +34,7 @@ class Hour:
 
 @dataclass
 class LastDay:
-    """The last day of a stream, hour by hour, and its events."""
+    """The last day of a stream, hour by hour, and the newest events of any age."""
 
     hours: dict[int, Hour] = field(default_factory=dict)
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MOST_EVENTS))
@@ -69,7 +72,7 @@ class Status:
 
     Attributes:
       counts: counters by name.
-      events: events of the last day, newest last.
+      events: newest events, of any age, newest last.
     """
 
     now: int
@@ -123,7 +126,7 @@ def page_html(status: Status, run: str) -> str:
     body.append(f"<h2>Alarms going on: {len(status.active)}</h2>")
     body.append(_events(status.active) if status.active else "<p>None.</p>")
     body += ["<h2>The last day, by hour of the stream</h2>", _chart(status), _table(status)]
-    body.append("<h2>Events</h2>")
+    body.append(f"<h2>Newest {_MOST_EVENTS:,} events</h2>")
     body.append(_events(tuple(reversed(status.events))) if status.events else "<p>None.</p>")
     rows = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{value:,.6g}</td></tr>" for name, value in status.counts.items()

@@ -27,9 +27,10 @@ DIRECTIONS = ("rose", "fell", "lost")
 #: The bet on small tail probabilities p is a mean of κ p^(κ - 1), each of which integrates to 1.
 _POWERS = (0.05, 0.2, 0.5)
 
-#: Smallest tail probability; smaller ones count as this. The tails of an answer are not known better, and no
-#: single result may decide: one result is worth log 34 at most, so an alarm takes at least three. The
-#: expectation of e is then 0.70, a margin for distributions that are slightly wrong.
+#: Smallest tail probability; smaller ones count as this, because the tails of an answer are not known better.
+#: The bet on a small tail is then worth log 34 at most, and its e-value has expectation 0.70, a margin for
+#: distributions that are slightly wrong. The bets on outliers and on losses may be worth more, and log c may
+#: be as low as log 10, so that no single result decides is left to LEAST_RESULTS.
 FLOOR = 1e-3
 
 #: Shares of the expected replies that are lost, for the bets on loss, and smallest P(no reply) for them.
@@ -39,7 +40,7 @@ _LEAST_FAILURE = 0.015
 #: Smallest number of earlier results of a pair for a test.
 LEAST_PAST = 8
 
-#: Smallest number of results from the beginning of a change to its alarm.
+#: Smallest number of results from the beginning of a change to its alarm, whatever they are worth.
 LEAST_RESULTS = 3
 
 #: Largest evidence per result that a change has ended, and the sum that ends its alarm: about six ordinary

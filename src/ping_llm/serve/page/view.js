@@ -17,7 +17,8 @@ export function linkOf(name, parameters) {
 /**
  * Add a form and its answer to a section.
  * Options: name; title; words; fields; button; read(): parameters of the link; fill(parameters);
- * asked(parameters): whether they make a question; answer(parameters, signal): elements; empty(): elements.
+ * asked(parameters): whether they make a question; answer(parameters, signal): elements;
+ * empty(out), optional: fills the element of the answer before a first question, such as with `examples`.
  */
 export function asking(section, options) {
   const button = h("button", { class: "primary" }, options.button);
