@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from ping_llm.answer.base import BaseModel, read_data
 from ping_llm.answer.context import Question
 from ping_llm.answer.model import Model
-from ping_llm.answer.questions import CELLS, Evidence
+from ping_llm.answer.questions import AMOUNTS, CELLS, UNSEEN_NETWORK, Evidence
 from ping_llm.answer.recipe import Recipe
 from ping_llm.answer.weights import Held, moved_weights
 from ping_llm.cli import app
@@ -21,6 +21,7 @@ from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.model.export import export
 from ping_llm.model.packaged import packaged
+from ping_llm.splits.novelty import Novelty
 
 query_commands.register(app)
 
@@ -125,11 +126,11 @@ def test_only_a_model_that_answers_about_any_data_is_tuned(table, tmp_path):
         fit([str(table)], tmp_path / "run", OPTIONS, start=tmp_path)
 
 
-def _held(good: int, ends: int) -> Held:
-    """Questions about new pairs; one of three components is right, the others are wide."""
+def _held(good: int, ends: int, kind: int = Novelty.NEW_PAIR, of_source: int = 30) -> Held:
+    """Questions of a kind; one of three components is right, the others are wide."""
     count = 4 * ends
     zeros, ones = np.zeros(count, np.int64), np.ones(count, bool)
-    known = Evidence(zeros, zeros + 30, ~ones, ones, ones, ones, ones, zeros + 1)
+    known = Evidence(zeros, zeros + of_source, ~ones, ones, ones, ones, ones, zeros + kind)
     below = np.zeros((count, 3, 3))
     below[:, :, 1] = 0.01
     below[:, good, 1] = 0.5
@@ -149,9 +150,18 @@ def _held(good: int, ends: int) -> Held:
 def test_weights_move_with_the_number_of_ends():
     usual = np.tile([0.8, 0.1, 0.1], (CELLS, 1))
     few, many = (moved_weights(_held(1, ends), usual, 10.0) for ends in (2, 200))
-    cell = 1 * 4 + 3  # new pairs with much to look back on
+    cell = Novelty.NEW_PAIR * AMOUNTS + 3  # new pairs with much to look back on
     assert usual[cell, 1] < few[cell, 1] < many[cell, 1]
     assert many[cell, 1] > 0.8
     asked = np.zeros(CELLS, bool)
     asked[4:8] = True
     np.testing.assert_allclose(many[~asked], usual[~asked])
+
+
+def test_sources_of_an_unseen_network_follow_others_with_as_many_measurements():
+    """And not questions of their own kind about sources of which nothing is known."""
+    usual = np.tile([0.8, 0.1, 0.1], (CELLS, 1))
+    held = Held.concatenate([_held(1, 100, Novelty.NEW_SOURCE), _held(2, 100, UNSEEN_NETWORK, of_source=0)])
+    moved = moved_weights(held, usual, 30.0)[UNSEEN_NETWORK * AMOUNTS :]
+    assert moved[0, 2] > 0.6 > 0.2 > moved[0, 1]
+    assert moved[3, 1] > 0.6 > 0.2 > moved[3, 2]

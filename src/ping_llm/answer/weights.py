@@ -222,8 +222,7 @@ def _by_cell(
             chosen = alike & rows
             towards = by_kind[kind]
             if kind in _NEW_SOURCES:
-                # Answers about a new source depend mostly on its number of measurements, so all kinds with a
-                # new source are pooled first.
+                # All kinds with a new source are pooled first (see `_NEW_SOURCES`).
                 pooled = alike & np.isin(held.known.kind, _NEW_SOURCES)
                 towards = best_weights(
                     probability[pooled], held.products[pooled], held.ends[pooled], towards, _PRIOR_ENDS
@@ -242,20 +241,20 @@ def moved_weights(held: Held, by_cell: np.ndarray, as_ends: float) -> np.ndarray
 
     Args:
       by_cell: the weights from other data.
-      as_ends: strength of these weights, as a number of held-out ends of a kind.
+      as_ends: strength of these weights, as a number of held-out ends: against all questions of a kind (of a
+        new source: of an amount), and then against those of a kind and amount.
     """
     probability = _probability(held)
     out = by_cell.copy()
     for kind in np.flatnonzero(held.asked).tolist():
-        rows = held.known.kind == kind
+        of_kind = held.known.kind == kind
         for amount in range(AMOUNTS):
-            cell, chosen = kind * AMOUNTS + amount, rows & (held.known.amount == amount)
-            of_kind = best_weights(
-                probability[rows], held.products[rows], held.ends[rows], by_cell[cell], as_ends
-            )
-            out[cell] = best_weights(
-                probability[chosen], held.products[chosen], held.ends[chosen], of_kind, _KIND_ENDS
-            )
+            cell, alike = kind * AMOUNTS + amount, held.known.amount == amount
+            pooled = alike & np.isin(held.known.kind, _NEW_SOURCES) if kind in _NEW_SOURCES else of_kind
+            for rows in (pooled, of_kind & alike):
+                out[cell] = best_weights(
+                    probability[rows], held.products[rows], held.ends[rows], out[cell], as_ends
+                )
     out[out < _LEAST_WEIGHT] = 0.0
     out /= out.sum(axis=1, keepdims=True)
     return out
@@ -325,6 +324,7 @@ _K, _P, _S, _D, _E = (
     Novelty.KNOWN_PAIR, Novelty.NEW_PAIR, Novelty.NEW_SOURCE, Novelty.NEW_DESTINATION, Novelty.NEW_ENDS,
 )  # fmt: skip
 _U = Novelty.COUNT
+#: Kinds with a new source: answers depend mostly on its number of measurements.
 _NEW_SOURCES = (_S, _E, _U)
 #: Groups of kinds to learn from instead, the nearest first, by kind.
 _NEAREST = {
