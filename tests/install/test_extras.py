@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -24,6 +26,13 @@ config = ModelConfig(layers=1, width=16, heads=2, kv_heads=2, head_dim=8, mlp_wi
 export.write(config, random_tensors(config), {}, Path("export"))
 """
 CONTEXT = "src_addr,dst_addr,rtt\n192.0.2.1,198.51.100.7,20\n192.0.2.1,198.51.100.7,21\n"
+
+#: What a client of the Model Context Protocol says first.
+INITIALIZE = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "test", "version": "1"},
+}
 
 
 def uv(*words: str | Path) -> None:
@@ -140,12 +149,67 @@ def test_query_answers_without_maxtext(wheel, tmp_path):
     query.run("python", "-c", EXPORT)
     (query.work / "context.csv").write_text(CONTEXT)
     ends = ("--src", "192.0.2.1", "--dst", "198.51.100.7")
-    answer = json.loads(
-        query.run("ping-llm", "query", "rtt", "export", *ends, "--context", "context.csv", "--json")
-    )
-    assert answer["context"]["given"] == 2
-    assert 0 < answer["quantiles"]["0.05"] < answer["quantiles"]["0.95"]
+    for model in (["export"], []):  # without a model, base answers
+        answer = json.loads(
+            query.run("ping-llm", "query", "rtt", *model, *ends, "--context", "context.csv", "--json")
+        )
+        assert answer["context"]["given"] == 2
+        assert 0 < answer["quantiles"]["0.05"] < answer["quantiles"]["0.95"]
     for absent in ("maxtext", "flax", "sklearn"):
         assert "ModuleNotFoundError" in query.fails("python", "-c", f"import {absent}")
     # A run without an export is read from its checkpoint.
     assert query.run("python", "-c", "import orbax.checkpoint; print('orbax')") == "orbax\n"
+
+
+def test_query_tunes_base(wheel, tmp_path):
+    query = Environment(tmp_path, wheel, "[query]")
+    query.run("ping-llm", "simulate", "world", "-n", "2000", "--probes", "20", "--days", "3")
+    query.run("ping-llm", "fit", "world", "--run", "run", "--minutes", "0", "--queries", "10")
+    assert (query.work / "run" / "report" / "report.html").is_file()
+    assert "best guess" in query.run(
+        "ping-llm", "query", "rtt", "run", "--src", "192.0.2.1", "--dst", "198.51.100.7"
+    )
+
+
+def test_train_trains_and_answers(wheel, tmp_path):
+    train = Environment(tmp_path, wheel, "[train]")
+    train.run("ping-llm", "simulate", "world", "-n", "2000", "--probes", "20", "--days", "3")
+    train.run("ping-llm", "rows", "build", "world", "--out", "rows")
+    train.run("ping-llm", "train", "tiny", "--rows", "rows", "--run", "run", "steps=2")
+    ends = ("--src", "192.0.2.1", "--dst", "198.51.100.7")
+    answer = json.loads(train.run("ping-llm", "query", "rtt", "run", *ends, "--no-data", "--json"))
+    assert 0 < answer["quantiles"]["0.05"] < answer["quantiles"]["0.95"]
+
+
+def test_serve_answers_over_http(wheel, tmp_path):
+    serve = Environment(tmp_path, wheel, "[serve]")
+    (serve.work / "context.csv").write_text(CONTEXT)
+    command = [serve.bin / "ping-llm", "serve", "--data", "context.csv", "--port", "0"]
+    with subprocess.Popen(command, cwd=serve.work, env=clean(), stdout=subprocess.PIPE, text=True) as server:
+        try:
+            url = re.search(r"at (http://\S+)", server.stdout.readline())[1]
+            body = json.dumps({"src": "192.0.2.1", "dst": "198.51.100.7"}).encode()
+            headers = {"Content-Type": "application/json"}
+            with urlopen(Request(f"{url}/v1/rtt", body, headers), timeout=60) as answer:
+                assert json.load(answer)["quantiles"]["0.5"] > 0
+        finally:
+            server.terminate()
+    assert server.returncode == 0
+
+
+def test_mcp_lists_its_tools(wheel, tmp_path):
+    mcp = Environment(tmp_path, wheel, "[mcp]")
+    mcp.run("python", "-c", EXPORT)
+    messages = [
+        {"id": 1, "method": "initialize", "params": INITIALIZE},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/list"},
+    ]
+    lines = "".join(json.dumps({"jsonrpc": "2.0"} | message) + "\n" for message in messages)
+    done = subprocess.run(
+        [mcp.bin / "ping-llm", "mcp", "export"], input=lines, capture_output=True, text=True, check=False,
+        cwd=mcp.work, env=clean(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (listed,) = (one["result"] for one in map(json.loads, done.stdout.splitlines()) if one.get("id") == 2)
+    assert {tool["name"] for tool in listed["tools"]} == {"rtt", "rank", "anomalies"}
