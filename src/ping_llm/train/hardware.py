@@ -3,6 +3,7 @@
 import os
 import platform
 import time
+from collections import deque
 from importlib.metadata import version
 from typing import Any
 
@@ -61,6 +62,29 @@ def peak_flops(dtype: str) -> float:
     found = (peaks for peaks in _PEAKS if peaks[0] in device.device_kind)
     _, half, single = next(found, ("", 0.0, 0.0))
     return half if "16" in dtype else single
+
+
+class Utilization:
+    """Model FLOP/s as a share of the device's peak (MFU)."""
+
+    #: Number of steps whose mean may raise the peak. Records can be written late: after a checkpoint of 1 s,
+    #: the next step seemed to take 5 ms instead of 160. That makes 20 steps at most 5 % too fast.
+    WINDOW = 20
+
+    def __init__(self, peak: float):
+        self._peak = peak
+        self._steps: deque[tuple[float, float]] = deque(maxlen=self.WINDOW)
+
+    def of(self, flops: float, seconds: float) -> float:
+        """Return the MFU of a step, at most 1.
+
+        Steps that are faster than the peak show that the machine was busy when the peak was measured.
+        """
+        self._steps.append((flops, seconds))
+        if len(self._steps) == self.WINDOW:
+            total, passed = map(sum, zip(*self._steps, strict=True))
+            self._peak = max(self._peak, total / passed)
+        return min(1.0, flops / seconds / self._peak)
 
 
 def environment() -> dict[str, Any]:

@@ -148,7 +148,7 @@ class Session:
         self.marks: list[tuple[str, float]] = []
         self._feed: Feed | None = None
         self._pipeline: pipeline.Pipeline | None = None
-        self._peak = 0.0
+        self._utilization: hardware.Utilization | None = None
         self._choice: tuning.Tuned | None = None
         self._eval_feed: Feed | None = None
         self._records: Records | None = None
@@ -244,7 +244,8 @@ class Session:
         if self._first:
             runs.update(self._run, parameters=parameters)
             self._records = Records(self._run / "metrics.jsonl", step)
-            self._peak = hardware.peak_flops(str(self._config.dtype))
+            peak = hardware.peak_flops(str(self._config.dtype))
+            self._utilization = hardware.Utilization(peak) if peak else None
             self._recorded_at, self._waited = time.time(), 0.0
             if self._feed is not None and jax.process_count() == 1:  # else no process has all weights
                 self._samples = Samples.of(self._run, self._config, step, self._held_out)
@@ -283,11 +284,9 @@ class Session:
             tokens = scalars["learning/total_weights"]
             seconds = max(now - self._recorded_at, 1e-9)
             more = {"perf/per_device_real_tokens_per_sec": tokens / seconds / jax.device_count()}
-            if self._peak and "perf/per_device_tflops" in scalars:
-                reached = scalars["perf/per_device_tflops"] * 1e12 / seconds
-                # A step above the peak shows that the machine was busy when the peak was measured.
-                self._peak = max(self._peak, reached)
-                more["perf/mfu"] = reached / self._peak
+            if self._utilization and "perf/per_device_tflops" in scalars:
+                flops = scalars["perf/per_device_tflops"] * 1e12
+                more["perf/mfu"] = self._utilization.of(flops, seconds)
             record |= {
                 "learning_rate": scalars["learning/current_learning_rate"],
                 "grad_norm": scalars["learning/grad_norm"],
