@@ -14,7 +14,7 @@ from pathlib import Path
 from safetensors.numpy import load_file
 
 from ping_llm.answer.model import Model
-from ping_llm.answer.recipe import COMPONENTS, Study, fit_recipe
+from ping_llm.answer.recipe_fitting import COMPONENTS, Study, fit_recipe
 from ping_llm.fit.held_out import held_out
 from ping_llm.measurements.parquet import read_measurements
 from ping_llm.model.export import export

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ping_llm.answer.base import BaseModel
+from ping_llm.answer.recipe_fitting import tuned_recipe
 from ping_llm.answer.stack import FOLDER
 from ping_llm.answer.stacking import parts_of
 from ping_llm.errors import PingError
@@ -35,7 +36,7 @@ def tune(run: Path, start: Path, train: Columns, options: FitOptions) -> None:
         raise PingError("no measurement is held out to tune with: give more data")
     further = list(further_splits(train, options.held_out, most // 2, tests))
     divisions = [(known, parts_of(asked, most // 4)) for known, asked in [(learned, tests), *further]]
-    recipe = model.recipe.tuned(model, divisions)
+    recipe = tuned_recipe(model.recipe, model, divisions)
     export.export(start, run)
     replace(recipe, about=recipe.about | {"tuned_to": about(train)["trained_on"]}).save(run)
 
