@@ -122,7 +122,7 @@ def test_what_needs_training_is_refused(changes, words, table, tmp_path):
 
 
 def test_only_a_model_that_answers_about_any_data_is_tuned(table, tmp_path):
-    with pytest.raises(UsageError, match="tunes the packaged model"):
+    with pytest.raises(UsageError, match="can only tune the packaged model"):
         fit([str(table)], tmp_path / "run", OPTIONS, start=tmp_path)
 
 
