@@ -236,7 +236,7 @@ div {{ height: .8em; background: #4477aa; }}
 <h2>Largest sources</h2>
 <table class="figures"><tr><th>source</th><th>rows</th><th>measurements</th></tr>{sources}</table>
 <h2>Padding to expect</h2>
-<table class="figures"><tr><th>tokens</th><th>one context per sequence</th><th>packed</th></tr>{padding}</table>
+<table class="figures"><tr><th>tokens</th><th>not packed</th><th>packed</th></tr>{padding}</table>
 </html>
 """,
     )
