@@ -110,6 +110,14 @@ def test_what_has_no_objects_and_what_leads_out_of_the_cache(store):
             ["rows", "build", "in", "--out=s3://b/rows", "--step", "plan"],
             "--out s3://b/rows and --step exclude",
         ),
+        (
+            ["rows", "build", "in", "--out", "s3://b/rows", "--engine", "spark"],
+            "--out s3://b/rows and --engine spark exclude",
+        ),
+        (
+            ["query", "score", "base", "in", "--out=s3://b/scores", "--engine=spark"],
+            "--out s3://b/scores and --engine=spark exclude",
+        ),
         (["ingest", "in", "--out", "s3://b/full"], "s3://b/full has objects already, such as b/full/x"),
     ],
 )
@@ -117,6 +125,11 @@ def test_what_is_refused(store, words, says):
     store.put("b/full/x", b"")
     with pytest.raises(UsageError, match=says):
         stores.localised(words)
+
+
+def test_an_engine_on_this_machine_writes_to_a_store(store):
+    words = ["rows", "build", "in", "--out", "s3://b/rows", "--engine", "reference"]
+    assert stores.localised(words)[0][-2:] == ["--engine", "reference"]
 
 
 def test_keys_of_a_training(store):

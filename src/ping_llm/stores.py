@@ -39,6 +39,9 @@ _LOCAL_OUT = ("--run", "--write-train", "--answers", "--html", "--temp")
 
 #: Options that exclude a remote --out: they continue existing output, or share it with other machines.
 _SHARED = ("--step", "--append", "--task", "--tasks", "--overwrite", "--master", "--spark-master")
+#: Engine that does so: without --spark-master, Spark's own settings may name a cluster, whose executors write
+#: below --out and do not see the cache folder of this machine.
+_SHARED_ENGINE = ("--engine", "spark")
 
 #: Commands whose first argument is an output.
 _WRITERS = ("simulate", "demo")
@@ -78,10 +81,8 @@ def localised(words: Sequence[str]) -> tuple[list[str], Callable[[], None]]:
                 "to the store afterwards"
             )
         if named == _OUT:
-            if shared := [each for each in words if each.partition("=")[0] in _SHARED]:
-                raise UsageError(
-                    f"{_OUT} {place} and {shared[0]} exclude each other: write to a local folder"
-                )
+            if (shared := _shared(words)) is not None:
+                raise UsageError(f"{_OUT} {place} and {shared} exclude each other: write to a local folder")
             local = _staged(place)
             uploads.append((local, place))
         else:
@@ -93,6 +94,16 @@ def localised(words: Sequence[str]) -> tuple[list[str], Callable[[], None]]:
             upload(local, place)
 
     return replaced, finish
+
+
+def _shared(words: Sequence[str]) -> str | None:
+    """The first option that excludes a remote --out."""
+    for index, word in enumerate(words):
+        if word.partition("=")[0] in _SHARED or word == "=".join(_SHARED_ENGINE):
+            return word
+        if tuple(words[index : index + 2]) == _SHARED_ENGINE:
+            return " ".join(_SHARED_ENGINE)
+    return None
 
 
 def fetch(place: str | Path) -> Path:

@@ -78,6 +78,22 @@ def test_complete_inverse_generate_and_score(run, past):
     assert "result" in ask("score", run, past)
 
 
+@pytest.mark.parametrize("name", ["AS3333", "country:NL", "localhost"])
+def test_a_search_takes_names_for_where_to_search(run, tmp_path, name):
+    """As the server does; the host name has the IP version of the source."""
+    (tmp_path / "places.csv").write_text("prefix,country,asn\n198.51.100.0/24,NL,3333\n")
+    prefix = "127.0.0.1" if name == "localhost" else "198.51.100.0/24"
+    inverse = ("inverse", run, "--src", SRC, "--rtt", "5-50", "--top", 2, "--places", tmp_path / "places.csv")
+    complete = ("complete", run, "--src", SRC, "--top", 2, "--places", tmp_path / "places.csv")
+    # A whole address cannot be completed.
+    questions = [(*inverse, "--within")] + ([] if name == "localhost" else [(*complete, "--dst")])
+    for question in questions:
+        words = ["query", *map(str, question)]
+        named = CliRunner().invoke(app, [*words, name, "--json"], catch_exceptions=False)
+        assert named.stderr == f"note: {name} is {prefix}\n"
+        assert json.loads(named.stdout) == json.loads(ask(*question, prefix, "--json"))
+
+
 def test_every_question_can_be_drawn(run, past, tmp_path):
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("src_addr,dst_addr\n" + f"{SRC},{DST}\n" * 2)
@@ -126,6 +142,9 @@ def test_what_does_not_fit_is_said_by_every_question(run, tmp_path):
         (("score", "RUN", "x.csv", "--anomalies", "0"), UsageError, "at least 1"),
         (("generate", "RUN", "--histories", "0"), UsageError, "at least 1"),
         (("rtt", "RUN", "--pairs", "x.csv", "--below", "9"), UsageError, "for a single question"),
+        (("complete", "--src", SRC), UsageError, r"RUN must be named.*`ping-llm fit DATA --run RUN`"),
+        (("inverse", "--src", SRC, "--rtt", "5-50"), UsageError, "base.* knows no addresses"),
+        (("generate",), UsageError, "RUN must be named"),
     ],
 )
 def test_bad_commands_get_a_sentence(run, arguments, error, sentence):

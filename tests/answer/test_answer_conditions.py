@@ -299,6 +299,7 @@ def test_score_prints_the_fields_of_a_file(knowing, tmp_path, capsys):
     assert first["bits"]["throughput"] > 0
     for option in ("--size", "--throughput"):
         refused = CliRunner().invoke(app, ["query", "score", "base", "file.parquet", option, "64"])
+        assert "score has none of --size" in str(refused.exception)
         assert "the file states them" in str(refused.exception)
     assert first["bits"]["total"] == pytest.approx(sum(list(first["bits"].values())[:-1]))
 

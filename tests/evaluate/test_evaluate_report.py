@@ -135,6 +135,7 @@ def test_a_damaged_part_is_made_anew(report, world, how, capsys):
     said = capsys.readouterr().err
     for part, before in zip(parts, whole, strict=True):
         assert f"warning: {part} is damaged" in said
+        assert "it is computed again" in said
         assert part.suffix == ".npz" or part.read_bytes() == before
 
 

@@ -43,6 +43,10 @@ def test_a_name_is_answered_as_its_address_and_the_answer_says_so(server, system
     assert (series["src_addr"], series["dst_addr"], series["notes"]) == (source, first, notes)
     found = server.client.get("/v1/map", params={"src": "probe:7", "limit": 2}).json()
     assert (found["src_addr"], found["notes"]) == (source, notes[:1])
+    near = server.client.get("/v1/ends", params={"field": "dst", "src": "probe:7"}).json()
+    assert near.pop("notes") == notes[:1]
+    assert near == server.client.get("/v1/ends", params={"field": "dst", "src": source}).json()
+    assert near["ends"]
     lines = "\n".join(map(json.dumps, [pair, {"src": "probe:8", "dst": first}, plain]))
     stream = {"content": lines, "headers": {"Content-Type": "application/x-ndjson"}}
     out = [json.loads(line) for line in server.client.post("/v1/rtt", **stream).text.splitlines()]
@@ -71,6 +75,20 @@ def test_what_a_name_stands_for_can_be_asked(server, systems):
     refused = ask(name="NL", version="6")
     assert (refused.status_code, refused.json()["field"]) == (422, "name")
     assert "host names are not resolved" in ask(name="example.org").json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("src", "words"),
+    [
+        ("NL", "name one of them"),
+        ("probe:8", "neither the data"),
+        ("192.0.2.0/24", "must be an address, not a prefix"),
+    ],
+)
+def test_destinations_are_those_of_one_source(server, src, words):
+    refused = server.client.get("/v1/ends", params={"field": "dst", "src": src})
+    assert (refused.status_code, refused.json()["field"]) == (422, "src")
+    assert words in refused.json()["error"]
 
 
 @pytest.mark.parametrize(

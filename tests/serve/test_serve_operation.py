@@ -109,6 +109,25 @@ def test_a_server_is_not_ready_before_a_question_was_answered(tmp_path, mended_b
         thread.close()
 
 
+@pytest.mark.parametrize(("local", "status"), [(True, 421), (False, 200)])
+def test_only_a_loopback_server_knows_its_own_names(local, status):
+    """With --no-auth on another address, others ask by names that the server cannot know."""
+
+    async def app(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body"})
+
+    async def ask() -> int:
+        guarded = Guard(
+            app, paths=frozenset(), tokens=None, metrics=Metrics(), limits=Limits(), log=Log(), local=local
+        )
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded)) as client:
+            assert (await client.get("http://127.0.0.1:8000/v1/model")).status_code == 200
+            return (await client.get("http://latency.example.org/v1/model")).status_code
+
+    assert asyncio.run(ask()) == status
+
+
 def test_only_a_finished_model_is_a_newer_one(tmp_path, engine):
     assert export.state_of(tmp_path) is None
     (tmp_path / "checkpoints" / "10" / "items").mkdir(parents=True)

@@ -1,6 +1,7 @@
 import dataclasses
 
 import pytest
+import yaml
 
 from ping_llm.contexts.options import ContextOptions
 from ping_llm.errors import UsageError
@@ -18,6 +19,13 @@ def test_a_config_is_a_packaged_name_or_a_path(tmp_path):
     own = tmp_path / "own.yml"
     own.write_text("base_config: base.yml\n")
     assert settings.find(str(own)) == own
+
+
+@pytest.mark.parametrize("config", settings.packaged())
+def test_a_packaged_config_starts_no_worker_processes(config):
+    """MaxText's default is one, which takes memory, and which stored contexts refuse."""
+    keys = yaml.safe_load(settings.find(config).read_text())
+    assert (keys.get("grain_worker_count"), keys.get("grain_worker_count_eval")) == (0, 0)
 
 
 @pytest.mark.parametrize(

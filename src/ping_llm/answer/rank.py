@@ -5,7 +5,7 @@ candidates are assumed independent given the context. A cause that slows both at
 source's own access link) is ignored, so P(fastest) is shown as less certain than it is.
 
 A result above the timeout, or no reply, costs the timeout. With S(x) = P(no reply within x ms), the expected
-cost of a candidate is ∫ S(x) dx from 0 to the timeout, and that of the best one in hindsight ∫ Π S(x) dx.
+cost of a candidate is ∫ S(x) dx from 0 to the timeout, and that of always choosing the fastest ∫ Π S(x) dx.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ class Candidate:
       fastest: probability that it is the fastest; for several sources, the mean or that of the worst.
       below: probability of a reply within the objective; None without an objective.
       no_reply: probability of no reply; for several sources, the largest.
-      regret_ms: expected cost of choosing it minus that of choosing the fastest in hindsight.
+      regret_ms: expected cost of choosing it minus that of always choosing the fastest.
     """
 
     dst: str
@@ -190,7 +190,7 @@ def _inside(late: np.ndarray) -> Iterator[tuple[float, np.ndarray]]:
 
 
 def _integral(late: np.ndarray, edges: np.ndarray) -> float:
-    """∫ Π S(x) dx: expected cost of the fastest candidate in hindsight."""
+    """∫ Π S(x) dx: expected cost of always choosing the fastest candidate."""
     widths = np.diff(edges)
     # Not with @: BLAS may add in another order in another process, and then the last digits differ.
     return sum(weight * float((np.prod(inside, axis=0) * widths).sum()) for weight, inside in _inside(late))

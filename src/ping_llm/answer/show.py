@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ping_llm.answer.generate import Generated
 
 LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-#: The end of the year 9999.
 _BARS = 14
 _WIDTH = 40
 _BLOCKS = " ▏▎▍▌▋▊▉█"

@@ -107,8 +107,8 @@ def _ranking_text(made: "Ranking") -> str:
     notes = [*made.notes, *(note for answer in best.answers for note in answer.notes)]
     return "\n".join(
         [first, *(f"note: {note}" for note in dict.fromkeys(notes)), "", table(rows, header), "",
-         f"expected: the mean RTT, where no reply within {made.timeout_ms:g} ms counts as that; regret: how "
-         "much more than the fastest one in hindsight"]
+         f"expected: the mean RTT, where no reply within {made.timeout_ms:g} ms counts as that; regret: "
+         "the expected cost minus that of always choosing the fastest"]
     )  # fmt: skip
 
 
@@ -165,8 +165,8 @@ def _explanation_text(made: "Explanation") -> str:
     ]  # fmt: skip
     if idle := len(made.measurements) - len(matter):
         rows.append([f"with all but any of {idle:,} other measurements", "the same", "", ""])
-    header = ["", "median", "moves it by", "bits"]
-    last = "moves it by: change of the median; bits: change of the whole distribution"
+    header = ["", "median", "difference", "bits"]
+    last = "difference: median of the full answer minus this one; bits: divergence from the full answer"
     return "\n".join([show.rtt_text(made.answer), "", table(rows, header), "", last])
 
 

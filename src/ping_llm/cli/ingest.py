@@ -58,7 +58,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Read RIPE Atlas results or tables into one validated table.
 
-        Every result is counted: as a measurement, a duplicate, or a reject with its reason."""
+        Every result is counted: as a measurement, a duplicate, a reject with its reason, or not a ping."""
         from collections import Counter
 
         from ping_llm.errors import UsageError

@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     from ping_llm.answer.conditions import Conditions
     from ping_llm.answer.context import Context
     from ping_llm.answer.model import Model
-    from ping_llm.answer.names import End, Named, Names
+    from ping_llm.answer.names import Named, Names
 
 RUN = typer.Argument(help="Run, checkpoint or export, or base, the model in the package.", show_default=False)
+#: Of questions about addresses. It may be missing, so that the error can say how to make a run.
+RUN_OF_ADDRESSES = typer.Argument(
+    None,
+    help="Run, checkpoint or export that `fit` or `train` made; base, the model in the package, knows no "
+    "addresses.  [required]",
+    show_default=False,
+)
 OPTIONAL_RUN = typer.Argument(
     None,
     help="Run, checkpoint or export.  [default: base, the model in the package, which answers from --data "
@@ -136,13 +143,16 @@ def names(model: "Model | SimpleModel | None", places: list[Path], most: int | N
     return Names(NameIndex(places, data), most=most or MOST)
 
 
-def one_name(found: "Names", text: str | None, end: "End") -> str | None:
-    """Return the address or prefix that a text stands for; print a note to stderr if it is a name."""
-    if text is None:
-        return None
-    named = found.one(text, end)
-    say(named)
-    return named.addresses[0]
+def addresses_of(found: "Names", src: str | None, dst: str | None = None) -> tuple[str | None, str | None]:
+    """Return the address or prefix that each text stands for; print a note to stderr about each name.
+
+    A name stands for an address of the other end's IP version, if there is a choice.
+    """
+    ends = found.ends(src, dst)
+    for note in ends.notes:
+        typer.echo(f"note: {note}", err=True)
+    first, second = (None if end is None else str(end) for end in (ends.src, ends.dst))
+    return first, second
 
 
 def say(*named: "Named") -> None:
@@ -170,7 +180,7 @@ def simple_method(name: str, data: Path | None) -> "SimpleModel":
 
 
 def complete(
-    run: Path = RUN,
+    run: Path | None = RUN_OF_ADDRESSES,
     src: str | None = SRC,
     dst: str | None = DST,
     field: str = typer.Option("dst", "--field", help="Address to complete: dst or src."),
@@ -202,9 +212,8 @@ def complete(
     from ping_llm.answer import pictures, show
     from ping_llm.tables import print_json
 
-    model = load(run, data, no_data)
-    found = names(model, places)
-    src, dst = one_name(found, src, "source"), one_name(found, dst, "destination")
+    model = load_run(run, data, no_data)
+    src, dst = addresses_of(names(model, places), src, dst)
     known = None
     if field == "dst" and src is not None:
         known = _known(model, src, dst, at, context)
@@ -235,10 +244,12 @@ def complete(
 
 
 def inverse(
-    run: Path = RUN,
+    run: Path | None = RUN_OF_ADDRESSES,
     src: str = typer.Option(..., "--src", help="Source: an address, a prefix, or a name as for `query rtt`."),
     rtt_range: str = typer.Option(..., "--rtt", help="RTT range in ms, such as 10-20."),
-    within: str | None = typer.Option(None, "--within", help="Prefix of the destinations."),
+    within: str | None = typer.Option(
+        None, "--within", help="Prefix of the destinations, or a name: AS3333 …"
+    ),
     at: str | None = AT,
     size: int | None = SIZE,
     errors: int | None = ERRORS,
@@ -254,8 +265,8 @@ def inverse(
     places: list[Path] = typer.Option(
         [],
         "--places",
-        help="Table of prefix, latitude, longitude, or .mmdb: marks destinations too far for light in fibre. "
-        "May be repeated.",
+        help="Table of prefix, latitude, longitude, country, asn, or .mmdb: marks destinations too far for "
+        "light in fibre; also for names such as AS3333. May be repeated.",
     ),
     as_json: bool = JSON,
     png: Path | None = PNG,
@@ -265,8 +276,9 @@ def inverse(
     from ping_llm.tables import print_json
 
     low, high = _range(rtt_range)
-    model = load(run, data, no_data)
-    src = one_name(names(model, places), src, "source") or src
+    model = load_run(run, data, no_data)
+    source, within = addresses_of(names(model, places), src, within)
+    src = source or src
     known = read_context(context, src)
     answer = model.inverse(
         src, low, high, at, known, within=within, count=top, bits=bits, passes=passes,
@@ -295,7 +307,7 @@ def inverse(
 
 
 def generate(
-    run: Path = RUN,
+    run: Path | None = RUN_OF_ADDRESSES,
     src: str | None = SRC,
     at: str | None = AT,
     size: int | None = SIZE,
@@ -319,8 +331,8 @@ def generate(
     from ping_llm.answer import pictures, show
     from ping_llm.tables import print_json
 
-    model = load(run, data, no_data)
-    src = one_name(names(model, places), src, "source")
+    model = load_run(run, data, no_data)
+    src, _ = addresses_of(names(model, places), src)
     known = None if src is None else _known(model, src, None, at, context)
     made = model.generate(
         src, at, known, histories=histories, measurements=measurements, temperature=temperature, seed=seed,
@@ -329,6 +341,16 @@ def generate(
     if png is not None:
         pictures.generated_picture(made, png)
     print_json(show.generated_values(made)) if as_json else print(show.generated_text(made))
+
+
+def load_run(run: Path | None, data: Path | None, no_data: bool) -> "Model":
+    """Load the model of a question about addresses, which cannot do without a run."""
+    if run is None:
+        raise UsageError(
+            "RUN must be named: `ping-llm fit DATA --run RUN` makes one; base, the model in the package, "
+            "knows no addresses"
+        )
+    return load(run, data, no_data)
 
 
 def load(run: Path, data: Path | None, no_data: bool) -> "Model":

@@ -46,7 +46,7 @@ def score(
 
     if conditions is not None:
         raise UsageError(
-            f"score has no {query.CONDITIONS}: the file states them, in the columns size, "
+            f"score has none of {query.CONDITIONS}: the file states them, in the columns size, "
             "packet_error_count, msm_id, probe_id and throughput_mbps"
         )
     if anomalies is not None and anomalies < 1:

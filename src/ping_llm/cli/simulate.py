@@ -20,11 +20,15 @@ def register(app: typer.Typer) -> None:
         ),
         probes: int | None = typer.Option(None, help="Number of sources. [default: one per 28 measurements]"),
         targets: int | None = typer.Option(
-            None, help="Number of destinations, each with an IPv4 and an IPv6 address. [default: 4 √probes]"
+            None,
+            help="Number of destinations, each with an IPv4 and an IPv6 address. [default: 4 √probes, "
+            "at least 8]",
         ),
         days: int | None = typer.Option(None, help="Number of days. [default: 7 for a million measurements]"),
         seed: int = typer.Option(0, help="Random seed; the same seed gives the same bytes."),
-        ases: int | None = typer.Option(None, help="Number of ASes. [default: √(probes + targets)]"),
+        ases: int | None = typer.Option(
+            None, help="Number of ASes. [default: √(probes + targets), at least 4]"
+        ),
         ipv6: float | None = typer.Option(None, help="Share of IPv6 measurements. [default: 0.42]"),
         failed: float | None = typer.Option(
             None, help="Share of measurements without a reply. [default: 0.035]"

@@ -86,7 +86,7 @@ class Scores:
 
 
 def say_damaged(path: Path, why: object) -> None:
-    print(f"warning: {path} is damaged ({why}) and is made anew", file=sys.stderr)
+    print(f"warning: {path} is damaged ({why}); it is computed again", file=sys.stderr)
 
 
 def summary(scores: Scores, test: Columns, bootstrap: Bootstrap | None = None) -> dict:

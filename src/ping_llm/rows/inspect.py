@@ -236,7 +236,7 @@ div {{ height: .8em; background: #4477aa; }}
 <h2>Largest sources</h2>
 <table class="figures"><tr><th>source</th><th>rows</th><th>measurements</th></tr>{sources}</table>
 <h2>Padding to expect</h2>
-<table class="figures"><tr><th>tokens</th><th>one context a sequence</th><th>packed</th></tr>{padding}</table>
+<table class="figures"><tr><th>tokens</th><th>not packed</th><th>packed</th></tr>{padding}</table>
 </html>
 """,
     )
@@ -259,7 +259,7 @@ def summary_lines(found: Inspection) -> list[tuple[str, str]]:
         ),
         (
             "bytes",
-            f"{found.bytes:,} in {shards}, {found.bytes_per_measurement:.1f} a measurement",
+            f"{found.bytes:,} in {shards}, {found.bytes_per_measurement:.1f} per measurement",
         ),
         ("time", f"{found.first_time} to {found.last_time}"),
         ("span of a row", f"median {found.median_span_hours:.1f} h"),

@@ -56,9 +56,11 @@ class Guard:
     Args:
       paths: existing paths; all others are counted and logged as `other`.
       page: paths of the page, which need no token, because the page asks for it.
-      tokens: None: no token is needed. Then the Host header may only name this machine, so that no web page
-        can reach the server by a host name of its own (DNS rebinding).
-      local: whether the server listens on a loopback address.
+      tokens: None: no token is needed.
+      local: whether the server listens on a loopback address. If it does, and needs no token, the Host header
+        must name this machine, so that no web page can reach the server by a host name of its own (DNS
+        rebinding). On another address (--no-auth) any Host is accepted: others reach the server by names that
+        it does not know.
     """
 
     def __init__(

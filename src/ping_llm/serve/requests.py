@@ -30,8 +30,9 @@ ADDRESS = (
     "the server resolves them"
 )
 Address = Annotated[str, Field(description=ADDRESS, json_schema_extra={"format": "address-or-prefix"})]
+ONE_ADDRESS = "an address, or a name that stands for one: probe:1234, AS3333, a host name"
 _NAMED = Field(
-    description="an address, or a name that stands for one: probe:1234, AS3333, a host name",
+    description=ONE_ADDRESS,
     json_schema_extra={"format": "address"},
 )
 WholeAddress = Annotated[str, Field(json_schema_extra={"format": "address"})]

@@ -17,12 +17,13 @@ from ping_llm.measurements.schema import HOUR_US
 from ping_llm.measurements.times import moment_text
 from ping_llm.serve import pasted
 from ping_llm.serve.model_thread import ModelThread
-from ping_llm.serve.names import RequestNames, noted
+from ping_llm.serve.names import Ends, RequestNames, noted
 from ping_llm.serve.options import LIMITS, ServeOptions
 from ping_llm.serve.reading import JSON, json_response, media_type, read_body, unless_gone
 from ping_llm.serve.refusals import Refused
 from ping_llm.serve.requests import (
     ADDRESS,
+    ONE_ADDRESS,
     ConditionsBody,
     ContextText,
     body_of,
@@ -76,23 +77,27 @@ class Views:
         self,
         field: Literal["src", "dst"] = "src",
         starts: str = Query("", max_length=LIMITS.text),
-        src: str | None = Query(None, max_length=LIMITS.text, description="only destinations of this source"),
+        src: str | None = Query(
+            None, max_length=LIMITS.text, description=f"only destinations of this source: {ONE_ADDRESS}"
+        ),
         version: Literal["4", "6"] | None = None,
         limit: int = Query(20, ge=1, le=LIMITS.items),
     ) -> Response:
         if self._thread.model.data is None:
             return json_response({"ends": [], "known": None})
         known = await asyncio.to_thread(self._known)
+        asked = Ends(None, None) if field == "src" else await self._names.pair(src, None)
 
         def find() -> dict[str, Any]:
             of = known.sources if field == "src" else known.destinations
-            if field == "dst" and src is not None:
-                end = question_of(src, None, None, None).src
+            if asked.src is not None:
+                end = question_of(asked.src, None, None, None).src
                 if not end.is_whole:
                     raise Refused(422, "src must be an address, not a prefix", "src")
                 of = known.of_source(end)
             wanted = None if version is None else int(version)
-            return {"ends": of.starting(starts.strip().lower(), wanted, limit), "known": known.as_dict()}
+            found = of.starting(starts.strip().lower(), wanted, limit)
+            return {"ends": found, "known": known.as_dict()} | noted(asked.notes)
 
         return json_response(await asyncio.to_thread(find))
 

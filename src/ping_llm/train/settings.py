@@ -43,8 +43,8 @@ class NetworkKeys:
     network_batch_size: int = 0
     network_epochs: int = 0  # 0: endless; otherwise it is an error if the data end before `steps`
     network_on_bad_row: Literal["stop", "skip"] = "stop"
-    # Number of loader threads of the training process, if grain_worker_count is 0. One makes 24 million
-    # tokens per second.
+    # Number of loader threads of the training process, if grain_worker_count is 0. One makes 20 to 46
+    # million tokens per second.
     network_threads: int = 1
     network_rtt_loss_weight: float = (
         1.0  # weight of the tokens of a result in the gradient; see train/token_loss.py

@@ -1,6 +1,6 @@
 """Choice of the number of loader threads by measurement on the data (`grain_worker_count=-1`).
 
-Threads are used instead of processes, because they share the rows in memory, and one thread makes 20 to 30
+Threads are used instead of processes, because they share the rows in memory, and one thread makes 20 to 46
 million tokens per second.
 """
 
