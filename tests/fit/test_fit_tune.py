@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ping_llm.answer.base import BaseModel, read_data
-from ping_llm.answer.context import Question
+from ping_llm.answer.context import Context, Question
+from ping_llm.answer.methods import relation_network
 from ping_llm.answer.model import Model
 from ping_llm.answer.questions import AMOUNTS, CELLS, UNSEEN_NETWORK, Evidence
 from ping_llm.answer.recipe import Recipe
@@ -77,6 +78,28 @@ def test_the_recipe_was_moved_and_says_so(tuned):
     assert (ours.few.weights[:, -1] > ours.few.weights[:, related])[theirs.few.weights[:, related] > 0].all()
     assert ours.about["tuned_to"]["measurements"] > 1000
     assert (run / "model.safetensors").read_bytes() == (packaged() / "model.safetensors").read_bytes()
+
+
+def test_a_tuned_run_is_not_trained_again_when_it_is_asked(tuned, table, monkeypatch):
+    run, _, _ = tuned
+    recipe = Recipe.load(run)
+    assert not np.array_equal(recipe.tuned_relations["result"], recipe.relations["result"])
+
+    def train(*arguments, **options):
+        raise AssertionError("a question must not train a network")
+
+    monkeypatch.setattr(relation_network, "train", train)
+    loaded, other = Model.load(run), Model.load(run, data=False)
+    known = read_measurements(run / "measurements")
+    question = _questions(known)[0]
+    context = known.take(slice(0, 200))
+    for stack in (loaded.stack, loaded.about(context).stack, other.about(context).stack):
+        assert stack.methods["relations tuned"].weights["result"].tolist() == (
+            recipe.tuned_relations["result"].tolist()
+        )
+    alone = other.rtt_many([replace(question, context=Context.of_columns(context))])[0]
+    assert alone.distribution.median > 0
+    assert loaded.explain(question, left_out=2).answer.distribution.median > 0
 
 
 def test_the_command_of_a_tuned_run(tuned):

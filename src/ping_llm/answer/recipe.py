@@ -28,7 +28,7 @@ from ping_llm.answer.stack import Stack
 from ping_llm.errors import PingError
 from ping_llm.files import write_bytes, write_json
 from ping_llm.measurements.columns import Columns
-from ping_llm.model.packaged import ERRORS, NAME, RECIPE, RELATIONS
+from ping_llm.model.packaged import ERRORS, NAME, RECIPE, RELATIONS, TUNED_RELATIONS
 from ping_llm.splits.holdout import inner_splits_kept
 from ping_llm.splits.novelty import Novelty
 
@@ -46,8 +46,8 @@ LEAST_WEIGHT = 0.01
 #: 5.52; of 300 to 1,000 measurements 4.33, 4.27, 4.23; of more 4.49, 4.45, 4.50.
 FEW = 1000
 
-#: Component that tuning adds. It learns for a minute, so an untuned `base`, which starts in seconds, does not
-#: use it.
+#: Component that tuning adds. Training takes a minute, so an untuned `base`, which starts in seconds, does
+#: not use it. A tuned recipe holds its weights.
 LEARNED = TUNED
 
 #: Largest number of measurements that the methods are fitted to; the newest are used.
@@ -96,6 +96,7 @@ class Recipe:
     errors: dict[str, Errors]
     about: dict[str, Any] = field(default_factory=dict)
     relations: Weights | None = None
+    tuned_relations: Weights | None = None
 
     @property
     def network(self) -> str:
@@ -107,7 +108,7 @@ class Recipe:
 
         Args:
           kept: stack of the same recipe for the same data, without the network.
-          learn: whether to include the component that takes half a minute to train.
+          learn: whether to include the component that has learned from all of the data.
         """
         if not len(data):
             # No measurement is related to the question. The model's own network knows which RTTs are usual.
@@ -122,10 +123,11 @@ class Recipe:
                 methods = methods | {NAME: Pretrained(model).fit(data)}
             return replace(kept, methods=methods, trained=known, network_trained=known)
         used = self._mixture(len(data)).weights.max(axis=0) > 0
-        used &= (learn and LEARNED in usable()) | (np.array(self.components) != LEARNED)
+        can_learn = self.tuned_relations is not None or LEARNED in usable()
+        used &= (learn and can_learn) | (np.array(self.components) != LEARNED)
         with inner_splits_kept():
             methods = {
-                name: made(name, model, self.errors, self.relations).fit(data)
+                name: made(name, model, self.errors, self.relations, self.tuned_relations).fit(data)
                 for name, is_used in zip(self.components, used, strict=True)
                 if is_used
             }
@@ -176,6 +178,8 @@ class Recipe:
         write_bytes(folder / ERRORS, save(arrays))
         if self.relations is not None:
             write_bytes(folder / RELATIONS, save(self.relations))
+        if self.tuned_relations is not None:
+            write_bytes(folder / TUNED_RELATIONS, save(self.tuned_relations))
         values = {
             "components": self.components,
             "many": self.many.as_dict(),
@@ -200,11 +204,14 @@ class Recipe:
             many, few = (Mixture.of(values[name], len(components)) for name in ("many", "few"))
             errors = _errors(load_file(folder / ERRORS), components)
             relations = load_file(folder / RELATIONS) if RELATED in components else None
-            if relations is not None:
-                check_relations(relations)
+            own = folder / TUNED_RELATIONS
+            tuned = load_file(own) if LEARNED in components and own.exists() else None
+            for weights in (relations, tuned):
+                if weights is not None:
+                    check_relations(weights)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise PingError(f"{path} is not a recipe ({error})") from None
-        return cls(components, many, few, errors, values["about"], relations)
+        return cls(components, many, few, errors, values["about"], relations, tuned)
 
 
 def _errors(arrays: dict[str, np.ndarray], components: Sequence[str]) -> dict[str, Errors]:
@@ -224,12 +231,18 @@ def _errors(arrays: dict[str, np.ndarray], components: Sequence[str]) -> dict[st
     return out
 
 
-def made(name: str, model: "Model | None", errors: dict[str, Errors], relations: Weights | None) -> Method:
+def made(
+    name: str, model: "Model | None", errors: dict[str, Errors], relations: Weights | None,
+    tuned: Weights | None = None,
+) -> Method:  # fmt: skip
+    """Make a method that is not fitted yet; `tuned` weights are used as they are."""
     if name == NAME:
         assert model is not None
         return Pretrained(model)
-    if name in (RELATED, TUNED):
-        return (Relations if name == RELATED else RelationsTuned)(relations)
+    if name == RELATED:
+        return Relations(relations)
+    if name == TUNED:
+        return RelationsTuned(relations) if tuned is None else RelationsTuned(tuned, steps=0)
     method = make(name)
     if isinstance(method, PointMethod):
         method.elsewhere = errors.get(name)

@@ -113,7 +113,7 @@ def tuned_recipe(recipe: Recipe, model: "Model", asked: Sequence[tuple[Columns, 
     start = _with_learned(recipe) if can_learn else recipe
     known = [(learned, parts, recipe.relations) for learned, parts in asked]
     many, figures = _fit_mixture(model, start.errors, start.components, known, start.many)
-    return replace(start, many=many, about=recipe.about | {"held_out": figures})
+    return replace(start, many=many, about=recipe.about | {"held_out": figures}, tuned_relations=None)
 
 
 def _with_learned(recipe: Recipe) -> Recipe:

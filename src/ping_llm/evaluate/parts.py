@@ -14,7 +14,7 @@ from ping_llm.answer.network import ALSO_UNNAMED, Asking
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate.inputs import EvaluateOptions, EvaluationData
 from ping_llm.files import write_json
-from ping_llm.model.packaged import ERRORS, RECIPE, RELATIONS, base_folder
+from ping_llm.model.packaged import ERRORS, RECIPE, RELATIONS, TUNED_RELATIONS, base_folder
 
 #: Format version of the parts and of report.json.
 FORMAT = 2
@@ -86,7 +86,7 @@ def _stack_digest(model: Model) -> str:
 
 
 def _recipe_digest(folder: Path) -> str:
-    parts = [folder / name for name in (RECIPE, ERRORS, RELATIONS)]
+    parts = [folder / name for name in (RECIPE, ERRORS, RELATIONS, TUNED_RELATIONS)]
     made = b"".join(part.read_bytes() for part in parts if part.is_file()) + GRID.tobytes()
     return hashlib.sha256(made).hexdigest()[:8]
 

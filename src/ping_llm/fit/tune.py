@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ping_llm.answer.base import BaseModel
+from ping_llm.answer.methods.relations_tuned import RelationsTuned
+from ping_llm.answer.recipe import LEARNED
 from ping_llm.answer.recipe_fitting import tuned_recipe
 from ping_llm.answer.stack import FOLDER
 from ping_llm.answer.stacking import parts_of
@@ -37,6 +39,9 @@ def tune(run: Path, start: Path, train: Columns, options: FitOptions) -> None:
     further = list(further_splits(train, options.held_out, most // 2, tests))
     divisions = [(known, parts_of(asked, most // 4)) for known, asked in [(learned, tests), *further]]
     recipe = tuned_recipe(model.recipe, model, divisions)
+    if LEARNED in recipe.components:
+        # Trained once, on all that may be learned from. What the run is asked about later is only indexed.
+        recipe = replace(recipe, tuned_relations=RelationsTuned(recipe.relations).fit(train).weights)
     export.export(start, run)
     replace(recipe, about=recipe.about | {"tuned_to": about(train)["trained_on"]}).save(run)
 

@@ -12,7 +12,7 @@ from ping_llm.files import read_object, read_yaml, whole_file, write_bytes, writ
 from ping_llm.locks import only_writer
 from ping_llm.model import checkpoint, weights
 from ping_llm.model.config import ModelConfig
-from ping_llm.model.packaged import ERRORS, RECIPE, RELATIONS
+from ping_llm.model.packaged import ERRORS, RECIPE, RELATIONS, TUNED_RELATIONS
 from ping_llm.tokens.vocab import OPTIONAL, TOKENS_FORMATS, VOCABULARY_SIZE, tokens_format
 
 WEIGHTS, CONFIG, TOKENS, RUN, STACK = "model.safetensors", "config.json", "tokens.json", "run.json", "stack"
@@ -63,8 +63,8 @@ def export(source: Path | str, out: Path | str, *, tokens: dict[str, Any] | None
         model = replace(model, stack=None)  # its methods belong to the data, which are not exported
     with only_writer(Path(out), "export"):
         written = _write_all(model, model.tokens | (tokens or {}), Path(out))
-        for name in (ERRORS, RELATIONS, RECIPE) if recipe else ():
-            if (Path(source) / name).is_file():  # a recipe of format 2 has no relations
+        for name in (ERRORS, RELATIONS, TUNED_RELATIONS, RECIPE) if recipe else ():
+            if (Path(source) / name).is_file():  # only a tuned recipe has all
                 write_bytes(written / name, (Path(source) / name).read_bytes())
     return written
 

@@ -40,12 +40,16 @@ class RelationsTuned(Relations):
         super().__init__(weights)
         self._steps, self._seed = steps, seed
 
+    @property
+    def weights(self) -> network.Weights:
+        return self._weights
+
     def fit(self, train: Columns) -> Self:
         from ping_llm.answer.methods.relation_training import FEWEST, batches, pool
 
         super().fit(train)
         replies = int(train.replied.sum())
-        if replies >= FEWEST:
+        if replies >= FEWEST and self._steps:
             pairs = len(self._matrix.value)
             steps = min(self._steps, max(FEWEST_STEPS, pairs // PAIRS_PER_STEP))
             random = np.random.default_rng(self._seed)

@@ -15,6 +15,9 @@ ERRORS = "errors.safetensors"
 #: File with the weights of the method `relations`.
 RELATIONS = "relations.safetensors"
 
+#: File of a tuned run with the weights of `relations tuned`, trained on the run's data.
+TUNED_RELATIONS = "relations-tuned.safetensors"
+
 #: Files and folders by which a run or an export is recognised.
 _RUN = "run.json"
 _OF_A_MODEL = (_RUN, "checkpoints", "export", "config.json")
