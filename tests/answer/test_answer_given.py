@@ -130,7 +130,7 @@ def test_errors_count_lines_as_an_editor_does(tmp_path):
     with pytest.raises(PingError, match=r"b\.csv, line 3: .*same IP version"):
         read_questions(tmp_path / "b.csv")
     (tmp_path / "c.csv").write_text("src,dst,rtt\n100.0.0.1,192.0.2.1\n")
-    with pytest.raises(PingError, match=r"c\.csv, line 2: not a row"):
+    with pytest.raises(PingError, match=r"c\.csv, line 2 cannot be read as a row"):
         read_columns(tmp_path / "c.csv")
     table = pa.table({"src": ["100.0.0.1"], "dst": ["192.0.2.1"], "time": [np.inf]})
     pq.write_table(table, tmp_path / "d.parquet")
