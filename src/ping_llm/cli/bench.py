@@ -64,7 +64,7 @@ def rows(
     measurements: int = typer.Option(5_000_000, "--measurements", "-n", help="Measurements to simulate."),
     data: Path | None = typer.Option(None, help="Folder of measurements to use instead of simulated ones."),
     hot: int = typer.Option(0, help="Measurements of one additional, very busy source."),
-    legacy_measurements: int = typer.Option(200_000, help="Measurements given to the earlier design."),
+    legacy_measurements: int = typer.Option(200_000, min=1, help="Measurements given to the earlier design."),
     workers: int = typer.Option(0, help="Threads. 0: one per core."),
     memory_limit: str = typer.Option("4GB", help="Memory limit, as in `rows build`."),
     repeats: int = typer.Option(2, help="Runs per variant. The best counts."),
