@@ -283,8 +283,14 @@ def test_an_answer_names_the_method_that_its_run_lost_to(run, rows, world, tmp_p
     ]
     known, other = model.rtt_many(questions)
     assert "`pair last` was better" in known.notes[-1]
+    assert "--method selects it" in known.notes[-1]
     assert other.notes == ()
     alone = model.rtt_many(questions, method="network")[0]
     assert not any("was better" in note for note in alone.notes)
     shutil.copytree(folder / "stack", folder / "export" / "stack")
     assert Model.load(folder / "export", data=rows).lost_to == {"later": loss}
+    model.lost_to = {"later": loss | {"method": "embeddings"}}
+    assert "embeddings" not in model.stack.methods
+    (note,) = (note for note in model.rtt_many(questions)[0].notes if "was better" in note)
+    assert "`embeddings` was better" in note
+    assert "--method" not in note

@@ -65,7 +65,7 @@ def answers(
             for index, answer in zip(
                 chosen, _answer(model, asked, stack, method, data, all_orders), strict=True
             ):
-                notes = filter(None, [_implausible(answer), _loss(answer, lost_to or {})])
+                notes = filter(None, [_implausible(answer), _loss(answer, lost_to or {}, stack)])
                 yield index, replace(answer, question=asked_for[index], notes=(*answer.notes, *notes))
     for index in uneven:
         if model is None:
@@ -124,8 +124,11 @@ def _implausible(answer: RttAnswer) -> str | None:
 _TESTS = {"known pair": "later", "new pair": "pairs", "new destination": "destinations"}
 
 
-def _loss(answer: RttAnswer, lost_to: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Note on a method that was better on the report's questions of this kind, or None."""
+def _loss(answer: RttAnswer, lost_to: Mapping[str, Mapping[str, Any]], stack: Stack | None) -> str | None:
+    """Note on a method that was better on the report's questions of this kind, or None.
+
+    A report compares with methods that the stack may not hold; `method` cannot select these.
+    """
     if answer.method != STACK or not answer.rests_on:
         return None
     kind = answer.rests_on["kind"]
@@ -138,9 +141,11 @@ def _loss(answer: RttAnswer, lost_to: Mapping[str, Mapping[str, Any]]) -> str | 
         if test in lost_to:
             loss = lost_to[test]
             unit = "CRPS in ms" if loss["metric"] == "crps_ms" else "bits per result"
+            is_held = stack is not None and loss["method"] in (NETWORK, *stack.methods)
             return (
                 f"in this run's report `{loss['method']}` was better for this kind of question "
-                f"({unit}: {loss['theirs']:.3g} against {loss['ours']:.3g}); --method selects it"
+                f"({unit}: {loss['theirs']:.3g} against {loss['ours']:.3g})"
+                + ("; --method selects it" if is_held else "")
             )
     return None
 
