@@ -49,10 +49,7 @@ _MOST_REFITTED = 20_000
 #: Usual range of the median RTT, ms. A median outside is possible, but more often means another unit.
 _USUAL_MS = (0.25, 5000.0)
 
-_NOTHING = (
-    "the packaged model has never seen your network: give it earlier measurements to answer from "
-    "(--data ROWS or FILE, or --context FILE; in Python data=… or context=…)"
-)
+_GIVE = "(--data ROWS or FILE, or --context FILE; in Python data=… or context=…)"
 
 
 class _LateEngine:
@@ -168,7 +165,7 @@ class BaseModel(Model):
         """Explain as `Model.explain`, and add the answer without the measurements of other sources."""
         if self.data is None:
             if question.context is None or not len(question.context):
-                raise UsageError(_NOTHING)
+                raise UsageError(self._nothing)
             known = self.about(question.context.columns())
             return known.explain(replace(question, context=None), left_out=left_out)
         made = super().explain(question, left_out=left_out)
@@ -260,7 +257,26 @@ class BaseModel(Model):
     def _on(self, data: Data | str | Path) -> "BaseModel":
         return self.about(data.columns() if isinstance(data, Data) else read_data(Path(data)))
 
+    @property
+    def _nothing(self) -> str:
+        """Error for a question without measurements to answer from."""
+        if self.recipe.is_tuned:
+            return (
+                "a run that was tuned with --minutes 0 answers from measurements: use the run's data, or "
+                f"give others {_GIVE}"
+            )
+        return (
+            "the packaged model has never seen your network: give it earlier measurements to answer from "
+            f"{_GIVE}"
+        )
+
     def _knows_no_addresses(self, *arguments: Any, **options: Any) -> NoReturn:
+        if self.recipe.is_tuned:
+            raise UsageError(
+                "this run was tuned with --minutes 0 and knows no addresses, it only infers RTTs: to "
+                "complete, invert, generate or score addresses, fit a run with minutes of training "
+                "(`ping-llm fit DATA --run RUN --minutes 20`)"
+            )
         raise UsageError(
             "the packaged model knows no addresses, it only infers RTTs: to complete, invert, generate or "
             "score addresses, fit a model (`ping-llm fit`)"
@@ -275,7 +291,7 @@ class BaseModel(Model):
         groups: dict[int, list[int]] = {}
         for index, question in enumerate(questions):
             if question.context is None or not len(question.context):
-                raise UsageError(_NOTHING)
+                raise UsageError(self._nothing)
             groups.setdefault(id(question.context), []).append(index)
         for chosen in groups.values():
             known = questions[chosen[0]].context
