@@ -340,6 +340,23 @@ def test_rows_are_data_too(file, tmp_path):
         assert made["quantiles"] == pytest.approx(wanted["quantiles"], rel=0.05)
 
 
+def test_a_simple_method_without_a_run_reads_what_base_reads(file, tmp_path):
+    """Rows, or a file after --data or --context."""
+    ping_llm.build_rows(file, tmp_path / "rows")
+    asked = ["--src", "20.0.1.7", "--dst", "50.1.1.9", "--method", "last"]
+    by_rows = _printed("query", "rtt", "--data", tmp_path / "rows", *asked)
+    assert by_rows["rests_on"]["pair_measurements"] == 1
+    for option in ("--data", "--context"):
+        assert _printed("query", "rtt", option, file, *asked) == by_rows
+
+
+@pytest.mark.parametrize("option", ["--data", "--context"])
+def test_an_unknown_method_without_a_run_is_named(option, file):
+    asked = ["query", "rtt", option, str(file), "--src", "20.0.1.7", "--dst", "50.1.1.9", "--method", "xyz"]
+    with pytest.raises(UsageError, match="xyz"):
+        CliRunner().invoke(app, asked, catch_exceptions=False)
+
+
 def test_query_without_anything_says_what_is_missing():
     result = CliRunner().invoke(app, ["query", "rtt", "--src", "20.0.1.7", "--dst", "50.3.1.9"])
     assert result.exit_code != 0

@@ -16,6 +16,7 @@ from ping_llm.answer import network
 from ping_llm.answer.conditions import COLUMNS, array_of, unused
 from ping_llm.answer.context import Question
 from ping_llm.answer.distribution import RttDistribution, mix
+from ping_llm.answer.files import read_columns
 from ping_llm.answer.methods.base import FailureRates, Method
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.past import Data
@@ -28,6 +29,7 @@ from ping_llm.answer.stack import CHUNK, NETWORK, Answers, Stack
 from ping_llm.errors import UsageError
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History
+from ping_llm.rows.manifest import MANIFEST_FILE
 from ping_llm.splits.novelty import Novelty
 
 if TYPE_CHECKING:
@@ -344,12 +346,19 @@ def _uneven(
 
 
 class SimpleModel:
-    """One simple method, fitted to all rows of a folder, with the interface of a run."""
+    """One simple method, fitted to given measurements, with the interface of a run.
+
+    Args:
+      data: probe rows, or files that `ingest` reads.
+      src: the address where ping, fping or mtr was run, for the output of one of them.
+    """
 
     optional_fields: tuple[str, ...] = ()
 
-    def __init__(self, method: str, rows: Path):
-        self.data, self.method = Data(rows), full_name(method)
+    def __init__(self, method: str, data: Path, src: str | None = None):
+        self.method = full_name(method)  # before the data are read: a wrong name is cheaper to find
+        is_rows = (data / MANIFEST_FILE).exists()
+        self.data = Data(data) if is_rows else Data.of(read_columns(data, src=src))
         train = self.data.columns()
         trained = Novelty.of(train)
         # A stack of one component.
