@@ -6,6 +6,9 @@ import shutil
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+import pandas
+import polars
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -220,6 +223,46 @@ def test_a_context_of_many_sources_is_answered_from(base):
     answer = base.rtt("20.0.1.7", "50.3.1.9", context=context)
     assert answer.rests_on["source_measurements"] == 7
     assert answer.rests_on["destination_measurements"] == 11
+
+
+def _as_dictionaries():
+    return [
+        {"event_time": NOON + timedelta(minutes=minute), "src_addr": src, "dst_addr": dst, "rtt": rtt}
+        for src, dst, rtt, minute in _plane(left_out={(0, 3)})
+    ]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pandas.DataFrame,
+        polars.DataFrame,
+        pa.Table.from_pylist,
+        list,
+        lambda rows: [Measurement(**r) for r in rows],
+    ],
+)
+def test_measurements_are_taken_in_any_form(form, base, file):
+    expected = ping_llm.load("base", data=file).rtt("20.0.1.7", "50.3.1.9")
+    given = form(_as_dictionaries())
+    for answer in (
+        ping_llm.load("base", data=given).rtt("20.0.1.7", "50.3.1.9"),
+        base.rtt("20.0.1.7", "50.3.1.9", context=given),
+        base.rtt("20.0.1.7", "50.3.1.9", context=file),
+        base.rtt("20.0.1.7", "50.3.1.9", context=str(file)),
+    ):
+        assert answer.distribution.median == pytest.approx(expected.distribution.median, rel=1e-9)
+        assert answer.rests_on == expected.rests_on
+
+
+@pytest.mark.parametrize(
+    "given", [3, [3], ["pings.csv"], [Measurement(NOON, "20.0.1.7", "50.1.1.9", 3.0), None]]
+)
+def test_what_is_no_measurement_is_refused_by_its_type(given, base):
+    with pytest.raises(UsageError, match=r"(int|str|NoneType) cannot be read as measurements: give a path"):
+        base.rtt("20.0.1.7", "50.3.1.9", context=given)
+    with pytest.raises(UsageError, match="must hold nothing else"):
+        base.rtt("20.0.1.7", "50.3.1.9", context=[{"rtt": 1.0}, 3])
 
 
 def test_without_measurements_there_is_nothing_to_answer_from(base):

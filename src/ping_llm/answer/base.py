@@ -90,18 +90,20 @@ class BaseModel(Model):
         return cls.at(packaged())
 
     @classmethod
-    def at(cls, folder: Path, data: str | Path | bool = True) -> "BaseModel":
+    def at(cls, folder: Path, data: "bool | Known" = True) -> "BaseModel":
         """Load from an export with a recipe.
 
         Args:
-          data: path of the measurements to answer from. True: the data that the model was tuned to, if it
-            was tuned and they still exist. False: none.
+          data: the measurements to answer from, or a path of them. True: the data that the model was tuned
+            to, if it was tuned and they still exist. False: none.
         """
         model = cls._loaded(folder)
         kept, model.stack = model.stack, None
         model.recipe = Recipe.load(folder)
         if isinstance(data, str | Path):
             return model.about(read_data(Path(data)))
+        if not isinstance(data, bool):
+            return model.about(_columns(data))
         if data:
             model._remember(folder)
         return model if model.data is None else model.about(model.data.columns(), kept)
