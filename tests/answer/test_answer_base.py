@@ -24,6 +24,7 @@ from ping_llm.answer.methods.relations import Relations
 from ping_llm.answer.past import pair_last
 from ping_llm.answer.recipe import FEW, Recipe
 from ping_llm.answer.report import results
+from ping_llm.answer.show import rtt_text
 from ping_llm.cli import app, decide
 from ping_llm.cli import query as query_commands
 from ping_llm.contexts.crossing import MOST_OWN
@@ -223,6 +224,14 @@ def test_a_context_of_many_sources_is_answered_from(base):
     answer = base.rtt("20.0.1.7", "50.3.1.9", context=context)
     assert answer.rests_on["source_measurements"] == 7
     assert answer.rests_on["destination_measurements"] == 11
+
+
+def test_whether_a_prefix_is_in_the_data_is_not_said(plane):
+    """Only whole addresses are listed, so \"pair no\" contradicted the earlier measurements of the pair."""
+    whole, prefix = (plane.rtt(src, "50.4.1.9") for src in ("20.4.1.7", "20.4.1.0/24"))
+    assert prefix.rests_on["pair_measurements"] == whole.rests_on["pair_measurements"] == 1
+    assert "in the data: pair yes" in rtt_text(whole)
+    assert "in the data: " not in rtt_text(prefix)
 
 
 def _as_dictionaries():
