@@ -226,6 +226,34 @@ def test_a_context_of_many_sources_is_answered_from(base):
     assert answer.rests_on["destination_measurements"] == 11
 
 
+def test_a_question_before_all_measurements_says_that_none_is_used(base):
+    known = base.about(_columns([("20.0.1.7", "50.1.1.9", 10.0, minute) for minute in range(5)]))
+    early, at_the_first, later = (
+        known.rtt("20.0.1.7", "50.1.1.9", NOON + timedelta(minutes=minute)) for minute in (-1, 0, 1)
+    )
+    for answer in (early, at_the_first):
+        assert answer.rests_on["pair_measurements"] == 0
+        assert "none of the 5 measurements given is earlier than the question" in answer.notes[0]
+    assert later.notes == known.rtt("20.0.1.7", "50.1.1.9").notes == ()
+
+
+def test_a_pair_that_was_measured_the_other_way_has_a_note(base):
+    rows = [("20.0.1.7", "50.1.1.9", rtt, minute) for minute, rtt in enumerate((10.0, 14.0, -1.0, 90.0))]
+    known = base.about(_columns([*rows, ("20.0.1.7", "50.2.1.9", -1.0, 0)]))
+    at = NOON + timedelta(minutes=3)
+    asked = [
+        Question.of("50.1.1.9", "20.0.1.7", at),  # the last reply is not earlier
+        Question.of("50.2.1.9", "20.0.1.7", at),
+        Question.of("50.3.1.9", "20.0.1.7", at),
+        Question.of("20.0.1.7", "50.1.1.9", at),
+        Question.of("50.1.1.0/24", "20.0.1.7", at),
+    ]
+    notes = [answer.notes for answer in known.rtt_many(asked)]
+    assert notes[0] == ("the reverse pair was measured: 2 replies, median 12 ms",)
+    assert notes[1] == ("the reverse pair was measured: 0 replies",)
+    assert notes[2:] == [(), (), ()]
+
+
 def test_whether_a_prefix_is_in_the_data_is_not_said(plane):
     """Only whole addresses are listed, so \"pair no\" contradicted the earlier measurements of the pair."""
     whole, prefix = (plane.rtt(src, "50.4.1.9") for src in ("20.4.1.7", "20.4.1.0/24"))

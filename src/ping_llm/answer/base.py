@@ -28,7 +28,8 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.interchange import is_table
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
-from ping_llm.measurements.ids import Filter
+from ping_llm.measurements.ids import Filter, hashed
+from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.model import export
 from ping_llm.model.packaged import NAME, packaged
 from ping_llm.rows.manifest import MANIFEST_FILE, load_manifest
@@ -75,6 +76,8 @@ class BaseModel(Model):
     #: number of measurements.
     _known: Columns
     _stacks: dict[int, Stack]
+    #: Hashes of the pairs of `_known`, ascending, and the measurement of each; None until they are needed.
+    _ends: tuple[np.ndarray, np.ndarray] | None = None
 
     @staticmethod
     def _check_installed() -> None:
@@ -122,7 +125,7 @@ class BaseModel(Model):
         model._known = measurements.sorted_by_time()
         model.stack = self.recipe.stack(model._known, self, kept)
         model._stacks = {len(measurements): model.stack}
-        model.data = Data.of(measurements)
+        model.data, model._ends = Data.of(measurements), None
         if len(measurements) > MOST_MEASUREMENTS:
             model.data_note = (
                 f"the packaged model compares with the newest {MOST_MEASUREMENTS:,} of "
@@ -234,7 +237,41 @@ class BaseModel(Model):
             then = copy(self)
             then.stack = stack
             for number, answer in Model.rtt_stream(then, [questions[row] for row in rows], method=method):
+                notes = filter(None, (self._all_later(answer.question), self._reverse(answer)))
+                answer = replace(answer, notes=(*answer.notes, *notes))
                 yield int(rows[number]), _from_data(answer, self.recipe)
+
+    def _all_later(self, question: Question) -> str | None:
+        """Note that the question is earlier than everything that is known, or None."""
+        if question.time is None or self._known.time[0] < question.time:
+            return None
+        return (
+            f"none of the {counted(len(self._known), 'measurement')} given is earlier than the question, and "
+            "only earlier ones are used: this answer rests on none"
+        )
+
+    def _reverse(self, answer: RttAnswer) -> str | None:
+        """Note on earlier results of the opposite direction of a pair that was not measured, or None."""
+        src, dst = answer.question.src, answer.question.dst
+        if answer.rests_on["pair_measurements"] or dst is None or not (src.is_whole and dst.is_whole):
+            return None
+        if self._ends is None:
+            pairs = hashed(self._known.dst, after=hashed(self._known.src))
+            order = np.argsort(pairs)
+            self._ends = pairs[order], order
+        first, second = (np.frombuffer(end.packed, np.uint8)[None] for end in (dst, src))
+        wanted = hashed(second, after=hashed(first))[0]
+        pairs, order = self._ends
+        low, high = np.searchsorted(pairs, wanted, "left"), np.searchsorted(pairs, wanted, "right")
+        rows = order[low:high]
+        if answer.question.time is not None:
+            rows = rows[self._known.time[rows] < answer.question.time]
+        if not len(rows):
+            return None
+        rtt = self._known.rtt[rows]
+        replies = rtt[rtt != NO_REPLY]
+        median = f", median {np.median(replies):.4g} ms" if len(replies) else ""
+        return f"the reverse pair was measured: {_replies(len(replies))}{median}"
 
     def stacks(self, time: np.ndarray) -> Iterator[tuple[np.ndarray, Stack]]:
         """Yield (indices of the questions, their stack), fitted only to measurements before the questions.
@@ -301,6 +338,10 @@ class BaseModel(Model):
             asked = [replace(questions[index], context=None) for index in chosen]
             for number, answer in self.about(known.columns()).rtt_stream(asked, raw=raw, method=method):
                 yield chosen[number], answer
+
+
+def _replies(count: int) -> str:
+    return "1 reply" if count == 1 else f"{count:,} replies"
 
 
 def _part_sizes(count: int) -> np.ndarray:
