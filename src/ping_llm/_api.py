@@ -9,6 +9,7 @@ from ping_llm.extras import need
 from ping_llm.interchange import Table, is_table, to_arrow, write_beside
 
 if TYPE_CHECKING:
+    from ping_llm.answer.address_queries import Known
     from ping_llm.answer.model import Model
     from ping_llm.answer.remote import Remote
     from ping_llm.ingest.run import IngestReport
@@ -19,15 +20,17 @@ if TYPE_CHECKING:
 Paths = str | Path | Sequence[str | Path]
 
 
-def load(run: str | Path, *, data: str | Path | bool = True) -> "Model":
+def load(run: str | Path, *, data: "bool | Known" = True) -> "Model":
     """Load a run, a checkpoint or an export.
 
     Needs `ping-llm[query]`; an edge export needs `ping-llm[edge]` only.
 
     Args:
       run: folder of a run, of a checkpoint or of an export.
-      data: probe rows that questions without a context look back on. True: those that the run remembers, if
-        they are still there. False: none.
+      data: probe rows that questions without a context look back on, or measurements in memory: a table of
+        pandas, polars or pyarrow, or a list of `Measurement` or of dictionaries. For `base` and tuned runs
+        also files that `ingest` reads. True: the rows that the run remembers, if they are still there. False:
+        none.
     """
     need("edge" if (Path(run) / "model.onnx").is_file() else "query")
     from ping_llm.answer.model import Model

@@ -6,6 +6,9 @@ import shutil
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+import pandas
+import polars
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +24,7 @@ from ping_llm.answer.methods.relations import Relations
 from ping_llm.answer.past import pair_last
 from ping_llm.answer.recipe import FEW, Recipe
 from ping_llm.answer.report import results
+from ping_llm.answer.show import rtt_text
 from ping_llm.cli import app, decide
 from ping_llm.cli import query as query_commands
 from ping_llm.contexts.crossing import MOST_OWN
@@ -222,6 +226,82 @@ def test_a_context_of_many_sources_is_answered_from(base):
     assert answer.rests_on["destination_measurements"] == 11
 
 
+def test_a_question_before_all_measurements_says_that_none_is_used(base):
+    known = base.about(_columns([("20.0.1.7", "50.1.1.9", 10.0, minute) for minute in range(5)]))
+    early, at_the_first, later = (
+        known.rtt("20.0.1.7", "50.1.1.9", NOON + timedelta(minutes=minute)) for minute in (-1, 0, 1)
+    )
+    for answer in (early, at_the_first):
+        assert answer.rests_on["pair_measurements"] == 0
+        assert "none of the 5 measurements given is earlier than the question" in answer.notes[0]
+    assert later.notes == known.rtt("20.0.1.7", "50.1.1.9").notes == ()
+
+
+def test_a_pair_that_was_measured_the_other_way_has_a_note(base):
+    rows = [("20.0.1.7", "50.1.1.9", rtt, minute) for minute, rtt in enumerate((10.0, 14.0, -1.0, 90.0))]
+    known = base.about(_columns([*rows, ("20.0.1.7", "50.2.1.9", -1.0, 0)]))
+    at = NOON + timedelta(minutes=3)
+    asked = [
+        Question.of("50.1.1.9", "20.0.1.7", at),  # the last reply is not earlier
+        Question.of("50.2.1.9", "20.0.1.7", at),
+        Question.of("50.3.1.9", "20.0.1.7", at),
+        Question.of("20.0.1.7", "50.1.1.9", at),
+        Question.of("50.1.1.0/24", "20.0.1.7", at),
+    ]
+    notes = [answer.notes for answer in known.rtt_many(asked)]
+    assert notes[0] == ("the reverse pair was measured: 2 replies, median 12 ms",)
+    assert notes[1] == ("the reverse pair was measured: 0 replies",)
+    assert notes[2:] == [(), (), ()]
+
+
+def test_whether_a_prefix_is_in_the_data_is_not_said(plane):
+    """Only whole addresses are listed, so \"pair no\" contradicted the earlier measurements of the pair."""
+    whole, prefix = (plane.rtt(src, "50.4.1.9") for src in ("20.4.1.7", "20.4.1.0/24"))
+    assert prefix.rests_on["pair_measurements"] == whole.rests_on["pair_measurements"] == 1
+    assert "in the data: pair yes" in rtt_text(whole)
+    assert "in the data: " not in rtt_text(prefix)
+
+
+def _as_dictionaries():
+    return [
+        {"event_time": NOON + timedelta(minutes=minute), "src_addr": src, "dst_addr": dst, "rtt": rtt}
+        for src, dst, rtt, minute in _plane(left_out={(0, 3)})
+    ]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pandas.DataFrame,
+        polars.DataFrame,
+        pa.Table.from_pylist,
+        list,
+        lambda rows: [Measurement(**r) for r in rows],
+    ],
+)
+def test_measurements_are_taken_in_any_form(form, base, file):
+    expected = ping_llm.load("base", data=file).rtt("20.0.1.7", "50.3.1.9")
+    given = form(_as_dictionaries())
+    for answer in (
+        ping_llm.load("base", data=given).rtt("20.0.1.7", "50.3.1.9"),
+        base.rtt("20.0.1.7", "50.3.1.9", context=given),
+        base.rtt("20.0.1.7", "50.3.1.9", context=file),
+        base.rtt("20.0.1.7", "50.3.1.9", context=str(file)),
+    ):
+        assert answer.distribution.median == pytest.approx(expected.distribution.median, rel=1e-9)
+        assert answer.rests_on == expected.rests_on
+
+
+@pytest.mark.parametrize(
+    "given", [3, [3], ["pings.csv"], [Measurement(NOON, "20.0.1.7", "50.1.1.9", 3.0), None]]
+)
+def test_what_is_no_measurement_is_refused_by_its_type(given, base):
+    with pytest.raises(UsageError, match=r"(int|str|NoneType) cannot be read as measurements: give a path"):
+        base.rtt("20.0.1.7", "50.3.1.9", context=given)
+    with pytest.raises(UsageError, match="must hold nothing else"):
+        base.rtt("20.0.1.7", "50.3.1.9", context=[{"rtt": 1.0}, 3])
+
+
 def test_without_measurements_there_is_nothing_to_answer_from(base):
     with pytest.raises(UsageError, match="never seen your network"):
         base.rtt("20.0.1.7", "50.3.1.9")
@@ -338,6 +418,23 @@ def test_rows_are_data_too(file, tmp_path):
     for data in (ingested, rows):
         made = _printed("query", "rtt", "base", "--data", data, "--src", "20.0.1.7", "--dst", "50.3.1.9")
         assert made["quantiles"] == pytest.approx(wanted["quantiles"], rel=0.05)
+
+
+def test_a_simple_method_without_a_run_reads_what_base_reads(file, tmp_path):
+    """Rows, or a file after --data or --context."""
+    ping_llm.build_rows(file, tmp_path / "rows")
+    asked = ["--src", "20.0.1.7", "--dst", "50.1.1.9", "--method", "last"]
+    by_rows = _printed("query", "rtt", "--data", tmp_path / "rows", *asked)
+    assert by_rows["rests_on"]["pair_measurements"] == 1
+    for option in ("--data", "--context"):
+        assert _printed("query", "rtt", option, file, *asked) == by_rows
+
+
+@pytest.mark.parametrize("option", ["--data", "--context"])
+def test_an_unknown_method_without_a_run_is_named(option, file):
+    asked = ["query", "rtt", option, str(file), "--src", "20.0.1.7", "--dst", "50.1.1.9", "--method", "xyz"]
+    with pytest.raises(UsageError, match="xyz"):
+        CliRunner().invoke(app, asked, catch_exceptions=False)
 
 
 def test_query_without_anything_says_what_is_missing():

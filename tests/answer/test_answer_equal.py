@@ -283,8 +283,25 @@ def test_an_answer_names_the_method_that_its_run_lost_to(run, rows, world, tmp_p
     ]
     known, other = model.rtt_many(questions)
     assert "`pair last` was better" in known.notes[-1]
+    assert "--method selects it" in known.notes[-1]
     assert other.notes == ()
     alone = model.rtt_many(questions, method="network")[0]
     assert not any("was better" in note for note in alone.notes)
     shutil.copytree(folder / "stack", folder / "export" / "stack")
     assert Model.load(folder / "export", data=rows).lost_to == {"later": loss}
+    model.lost_to = {"later": loss | {"method": "embeddings"}}
+    assert "embeddings" not in model.stack.methods
+    (note,) = (note for note in model.rtt_many(questions)[0].notes if "was better" in note)
+    assert "`embeddings` was better" in note
+    assert "--method" not in note
+
+
+def test_a_run_looks_back_on_a_table_as_on_rows(run, rows, world):
+    asked = world.test("later")
+    question = Question(whole(asked.src[0].tobytes()), whole(asked.dst[0].tobytes()), int(asked.time[0]))
+    by_rows = Model.load(run, data=rows)
+    (expected,) = by_rows.rtt_many([question])
+    (made,) = Model.load(run, data=by_rows.data.columns().to_arrow()).rtt_many([question])
+    assert made.rests_on == expected.rests_on
+    assert made.rests_on["pair_measurements"] > 0
+    np.testing.assert_allclose(made.distribution.levels, expected.distribution.levels)

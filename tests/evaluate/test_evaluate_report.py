@@ -311,6 +311,16 @@ def test_intervals_widen_with_likeness_inside_sources():
     assert Bootstrap(np.zeros(1000, int)).mean(apart) is None  # one source says nothing about others
 
 
+@pytest.mark.parametrize(("count", "hosts"), [(2, 1), (4, 1), (4, 4), (8, 2)])
+def test_data_that_leave_nothing_to_ask_are_refused(count, hosts, tmp_path):
+    given = tmp_path / "pings.csv"
+    rows = [f"2024-05-01T12:0{n}:00Z,20.0.1.{n % hosts},50.1.1.{n % hosts},1{n}.5" for n in range(count)]
+    given.write_text("\n".join(["event_time,src_addr,dst_addr,rtt", *rows]) + "\n")
+    with pytest.raises(PingError, match=r"too little to evaluate.* measurements? to learn from"):
+        evaluate(given, tmp_path / "out", OPTIONS)
+    assert list(tmp_path.iterdir()) == [given]
+
+
 def test_an_unknown_method_is_named():
     with pytest.raises(UsageError, match="no method 'magic'"):
         make("magic")

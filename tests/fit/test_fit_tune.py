@@ -113,6 +113,25 @@ def test_the_command_of_a_tuned_run(tuned):
     assert "in the data: pair yes, source yes, destination yes" in printed.stdout
 
 
+def test_the_examples_of_a_tuned_run_say_that_it_knows_them(tuned):
+    """Its data hold what the report held out."""
+    run, result, _ = tuned
+    model = Model.load(run)
+    for one in result["examples"]:
+        answer = model.rtt(one["src"], one["dst"], one["at"])
+        assert answer.rests_on["pair_measurements"] > 0
+        assert "known pair" in one["about"] or "now in the run's data" in one["about"]
+
+
+def test_what_a_tuned_run_lacks_is_said_of_it(tuned):
+    run, result, _ = tuned
+    one = result["examples"][0]
+    with pytest.raises(UsageError, match="this run was tuned with --minutes 0 and knows no addresses"):
+        Model.load(run).inverse(one["src"], 10, 20)
+    with pytest.raises(UsageError, match=r"tuned with --minutes 0 answers from measurements.*--data"):
+        Model.load(run, data=False).rtt(one["src"], one["dst"])
+
+
 def test_an_export_of_it_answers_as_it_does(tuned, tmp_path):
     run, _, _ = tuned
     export(run, tmp_path / "export")

@@ -1,6 +1,5 @@
 """Questions about addresses: complete them, find those at an RTT, sample whole measurements."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
@@ -19,14 +18,12 @@ from ping_llm.answer.complete import (
     with_chances,
 )
 from ping_llm.answer.conditions import Conditions, Given
-from ping_llm.answer.context import Context, Question, as_microseconds, as_prefix
+from ping_llm.answer.context import Context, Measured, Question, as_microseconds, as_prefix
 from ping_llm.answer.generate import ROOM_IPV4, ROOM_IPV6, Generated, generate
 from ping_llm.answer.results import INVERSE_PASSES, PASSES
 from ping_llm.answer.score import Scorer
 from ping_llm.errors import UsageError
-from ping_llm.interchange import Table
 from ping_llm.measurements.addresses import Prefix
-from ping_llm.measurements.schema import Measurement
 from ping_llm.tokens.reference import encode_optional
 from ping_llm.tokens.vocab import OPTIONAL, OPTIONAL_LENGTHS, Field
 
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
 
 Address = str | Prefix
 Time = datetime | int | float | str
-Known = Context | Sequence[Measurement] | Table
+Known = Context | Measured
 
 
 class AddressQueries:

@@ -16,6 +16,7 @@ from ping_llm.answer import network
 from ping_llm.answer.conditions import COLUMNS, array_of, unused
 from ping_llm.answer.context import Question
 from ping_llm.answer.distribution import RttDistribution, mix
+from ping_llm.answer.files import read_columns
 from ping_llm.answer.methods.base import FailureRates, Method
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.past import Data
@@ -28,6 +29,7 @@ from ping_llm.answer.stack import CHUNK, NETWORK, Answers, Stack
 from ping_llm.errors import UsageError
 from ping_llm.measurements.columns import NO_TIME, Columns, Queries
 from ping_llm.measurements.history import History
+from ping_llm.rows.manifest import MANIFEST_FILE
 from ping_llm.splits.novelty import Novelty
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def answers(
             for index, answer in zip(
                 chosen, _answer(model, asked, stack, method, data, all_orders), strict=True
             ):
-                notes = filter(None, [_implausible(answer), _loss(answer, lost_to or {})])
+                notes = filter(None, [_implausible(answer), _loss(answer, lost_to or {}, stack)])
                 yield index, replace(answer, question=asked_for[index], notes=(*answer.notes, *notes))
     for index in uneven:
         if model is None:
@@ -124,8 +126,11 @@ def _implausible(answer: RttAnswer) -> str | None:
 _TESTS = {"known pair": "later", "new pair": "pairs", "new destination": "destinations"}
 
 
-def _loss(answer: RttAnswer, lost_to: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Note on a method that was better on the report's questions of this kind, or None."""
+def _loss(answer: RttAnswer, lost_to: Mapping[str, Mapping[str, Any]], stack: Stack | None) -> str | None:
+    """Note on a method that was better on the report's questions of this kind, or None.
+
+    A report compares with methods that the stack may not hold; `method` cannot select these.
+    """
     if answer.method != STACK or not answer.rests_on:
         return None
     kind = answer.rests_on["kind"]
@@ -138,9 +143,11 @@ def _loss(answer: RttAnswer, lost_to: Mapping[str, Mapping[str, Any]]) -> str | 
         if test in lost_to:
             loss = lost_to[test]
             unit = "CRPS in ms" if loss["metric"] == "crps_ms" else "bits per result"
+            is_held = stack is not None and loss["method"] in (NETWORK, *stack.methods)
             return (
                 f"in this run's report `{loss['method']}` was better for this kind of question "
-                f"({unit}: {loss['theirs']:.3g} against {loss['ours']:.3g}); --method selects it"
+                f"({unit}: {loss['theirs']:.3g} against {loss['ours']:.3g})"
+                + ("; --method selects it" if is_held else "")
             )
     return None
 
@@ -339,12 +346,19 @@ def _uneven(
 
 
 class SimpleModel:
-    """One simple method, fitted to all rows of a folder, with the interface of a run."""
+    """One simple method, fitted to given measurements, with the interface of a run.
+
+    Args:
+      data: probe rows, or files that `ingest` reads.
+      src: the address where ping, fping or mtr was run, for the output of one of them.
+    """
 
     optional_fields: tuple[str, ...] = ()
 
-    def __init__(self, method: str, rows: Path):
-        self.data, self.method = Data(rows), full_name(method)
+    def __init__(self, method: str, data: Path, src: str | None = None):
+        self.method = full_name(method)  # before the data are read: a wrong name is cheaper to find
+        is_rows = (data / MANIFEST_FILE).exists()
+        self.data = Data(data) if is_rows else Data.of(read_columns(data, src=src))
         train = self.data.columns()
         trained = Novelty.of(train)
         # A stack of one component.

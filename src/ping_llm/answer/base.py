@@ -28,7 +28,8 @@ from ping_llm.errors import PingError, UsageError
 from ping_llm.interchange import is_table
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import NO_TIME, Columns
-from ping_llm.measurements.ids import Filter
+from ping_llm.measurements.ids import Filter, hashed
+from ping_llm.measurements.schema import NO_REPLY
 from ping_llm.model import export
 from ping_llm.model.packaged import NAME, packaged
 from ping_llm.rows.manifest import MANIFEST_FILE, load_manifest
@@ -49,10 +50,7 @@ _MOST_REFITTED = 20_000
 #: Usual range of the median RTT, ms. A median outside is possible, but more often means another unit.
 _USUAL_MS = (0.25, 5000.0)
 
-_NOTHING = (
-    "the packaged model has never seen your network: give it earlier measurements to answer from "
-    "(--data ROWS or FILE, or --context FILE; in Python data=… or context=…)"
-)
+_GIVE = "(--data ROWS or FILE, or --context FILE; in Python data=… or context=…)"
 
 
 class _LateEngine:
@@ -78,6 +76,8 @@ class BaseModel(Model):
     #: number of measurements.
     _known: Columns
     _stacks: dict[int, Stack]
+    #: Hashes of the pairs of `_known`, ascending, and the measurement of each; None until they are needed.
+    _ends: tuple[np.ndarray, np.ndarray] | None = None
 
     @staticmethod
     def _check_installed() -> None:
@@ -93,18 +93,20 @@ class BaseModel(Model):
         return cls.at(packaged())
 
     @classmethod
-    def at(cls, folder: Path, data: str | Path | bool = True) -> "BaseModel":
+    def at(cls, folder: Path, data: "bool | Known" = True) -> "BaseModel":
         """Load from an export with a recipe.
 
         Args:
-          data: path of the measurements to answer from. True: the data that the model was tuned to, if it
-            was tuned and they still exist. False: none.
+          data: the measurements to answer from, or a path of them. True: the data that the model was tuned
+            to, if it was tuned and they still exist. False: none.
         """
         model = cls._loaded(folder)
         kept, model.stack = model.stack, None
         model.recipe = Recipe.load(folder)
         if isinstance(data, str | Path):
             return model.about(read_data(Path(data)))
+        if not isinstance(data, bool):
+            return model.about(_columns(data))
         if data:
             model._remember(folder)
         return model if model.data is None else model.about(model.data.columns(), kept)
@@ -123,7 +125,7 @@ class BaseModel(Model):
         model._known = measurements.sorted_by_time()
         model.stack = self.recipe.stack(model._known, self, kept)
         model._stacks = {len(measurements): model.stack}
-        model.data = Data.of(measurements)
+        model.data, model._ends = Data.of(measurements), None
         if len(measurements) > MOST_MEASUREMENTS:
             model.data_note = (
                 f"the packaged model compares with the newest {MOST_MEASUREMENTS:,} of "
@@ -168,7 +170,7 @@ class BaseModel(Model):
         """Explain as `Model.explain`, and add the answer without the measurements of other sources."""
         if self.data is None:
             if question.context is None or not len(question.context):
-                raise UsageError(_NOTHING)
+                raise UsageError(self._nothing)
             known = self.about(question.context.columns())
             return known.explain(replace(question, context=None), left_out=left_out)
         made = super().explain(question, left_out=left_out)
@@ -235,7 +237,41 @@ class BaseModel(Model):
             then = copy(self)
             then.stack = stack
             for number, answer in Model.rtt_stream(then, [questions[row] for row in rows], method=method):
+                notes = filter(None, (self._all_later(answer.question), self._reverse(answer)))
+                answer = replace(answer, notes=(*answer.notes, *notes))
                 yield int(rows[number]), _from_data(answer, self.recipe)
+
+    def _all_later(self, question: Question) -> str | None:
+        """Note that the question is earlier than everything that is known, or None."""
+        if question.time is None or self._known.time[0] < question.time:
+            return None
+        return (
+            f"none of the {counted(len(self._known), 'measurement')} given is earlier than the question, and "
+            "only earlier ones are used: this answer rests on none"
+        )
+
+    def _reverse(self, answer: RttAnswer) -> str | None:
+        """Note on earlier results of the opposite direction of a pair that was not measured, or None."""
+        src, dst = answer.question.src, answer.question.dst
+        if answer.rests_on["pair_measurements"] or dst is None or not (src.is_whole and dst.is_whole):
+            return None
+        if self._ends is None:
+            pairs = hashed(self._known.dst, after=hashed(self._known.src))
+            order = np.argsort(pairs)
+            self._ends = pairs[order], order
+        first, second = (np.frombuffer(end.packed, np.uint8)[None] for end in (dst, src))
+        wanted = hashed(second, after=hashed(first))[0]
+        pairs, order = self._ends
+        low, high = np.searchsorted(pairs, wanted, "left"), np.searchsorted(pairs, wanted, "right")
+        rows = order[low:high]
+        if answer.question.time is not None:
+            rows = rows[self._known.time[rows] < answer.question.time]
+        if not len(rows):
+            return None
+        rtt = self._known.rtt[rows]
+        replies = rtt[rtt != NO_REPLY]
+        median = f", median {np.median(replies):.4g} ms" if len(replies) else ""
+        return f"the reverse pair was measured: {_replies(len(replies))}{median}"
 
     def stacks(self, time: np.ndarray) -> Iterator[tuple[np.ndarray, Stack]]:
         """Yield (indices of the questions, their stack), fitted only to measurements before the questions.
@@ -260,7 +296,26 @@ class BaseModel(Model):
     def _on(self, data: Data | str | Path) -> "BaseModel":
         return self.about(data.columns() if isinstance(data, Data) else read_data(Path(data)))
 
+    @property
+    def _nothing(self) -> str:
+        """Error for a question without measurements to answer from."""
+        if self.recipe.is_tuned:
+            return (
+                "a run that was tuned with --minutes 0 answers from measurements: use the run's data, or "
+                f"give others {_GIVE}"
+            )
+        return (
+            "the packaged model has never seen your network: give it earlier measurements to answer from "
+            f"{_GIVE}"
+        )
+
     def _knows_no_addresses(self, *arguments: Any, **options: Any) -> NoReturn:
+        if self.recipe.is_tuned:
+            raise UsageError(
+                "this run was tuned with --minutes 0 and knows no addresses, it only infers RTTs: to "
+                "complete, invert, generate or score addresses, fit a run with minutes of training "
+                "(`ping-llm fit DATA --run RUN --minutes 20`)"
+            )
         raise UsageError(
             "the packaged model knows no addresses, it only infers RTTs: to complete, invert, generate or "
             "score addresses, fit a model (`ping-llm fit`)"
@@ -275,7 +330,7 @@ class BaseModel(Model):
         groups: dict[int, list[int]] = {}
         for index, question in enumerate(questions):
             if question.context is None or not len(question.context):
-                raise UsageError(_NOTHING)
+                raise UsageError(self._nothing)
             groups.setdefault(id(question.context), []).append(index)
         for chosen in groups.values():
             known = questions[chosen[0]].context
@@ -283,6 +338,10 @@ class BaseModel(Model):
             asked = [replace(questions[index], context=None) for index in chosen]
             for number, answer in self.about(known.columns()).rtt_stream(asked, raw=raw, method=method):
                 yield chosen[number], answer
+
+
+def _replies(count: int) -> str:
+    return "1 reply" if count == 1 else f"{count:,} replies"
 
 
 def _part_sizes(count: int) -> np.ndarray:

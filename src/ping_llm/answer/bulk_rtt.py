@@ -68,7 +68,9 @@ class RttJob(Job):
         if self.run is not None:
             return Model.load(self.run, data=self.data)
         if not isinstance(self.data, Path):
-            raise UsageError("without a run, a simple method needs --data: the rows that it is fitted to")
+            raise UsageError(
+                "without a run, a simple method needs --data: the rows or the file that it is fitted to"
+            )
         return SimpleModel(self.method, self.data)
 
     def read(self) -> tuple[_Given, np.ndarray]:

@@ -4,15 +4,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ping_llm.answer.conditions import COLUMNS, NO_CONDITIONS, Conditions, array_of
+from ping_llm.answer.conditions import COLUMNS, LARGEST, NO_CONDITIONS, Conditions, array_of
 from ping_llm.errors import UsageError
 from ping_llm.interchange import Table, is_table
 from ping_llm.measurements.addresses import Prefix, is_ipv4, pack_one, parse_prefix, unnamed, unpack_one
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.schema import END_TIME, MAX_RTT_MS, MIN_TIME, Measurement, is_rtt
+
+#: What can be read as measurements: a file, measurements, dictionaries of their fields, or a table.
+Measured = str | Path | Sequence[Measurement] | Sequence[Mapping[str, Any]] | Table
 
 _MICROSECONDS = 1_000_000
 _LAST_SECOND = int(END_TIME.timestamp())
@@ -86,29 +91,42 @@ class Context:
         return cls.of(known.src, known.dst, known.time, known.rtt, rank, known.optional())
 
     @classmethod
-    def from_measurements(cls, measurements: Sequence[Measurement] | Table) -> "Context":
-        """Make a context from a sequence of measurements or a table.
+    def from_measurements(cls, measurements: "Measured") -> "Context":
+        """Make a context from measurements, dictionaries of their fields, a table, or the path of a file.
 
         A table has the columns src_addr, dst_addr, rtt and, if known, event_time.
         """
-        if is_table(measurements):
+        given: Any = measurements
+        if isinstance(given, str | Path):
+            from ping_llm.answer.files import read_columns
+
+            return cls.of_columns(read_columns(Path(given), optional=LARGEST))
+        if isinstance(given, Sequence) and any(isinstance(one, Mapping) for one in given):
+            given = _table_of_dictionaries(given)
+        if is_table(given):
             from ping_llm.answer.table import context_of_table
 
-            return context_of_table(measurements)
-        assert isinstance(measurements, Sequence)
+            return context_of_table(given)
+        rows = given if isinstance(given, Sequence) else ()
+        known = [one for one in rows if isinstance(one, Measurement)]
+        if not isinstance(given, Sequence) or len(known) < len(given):
+            raise UsageError(
+                f"{_words(given)} cannot be read as measurements: give a path, a list of Measurement "
+                "or of dictionaries, or a table of pandas, polars or pyarrow"
+            )
         try:
             packed = [
                 np.frombuffer(b"".join(map(pack_one, texts)), np.uint8).reshape(-1, 16)
-                for texts in ([m.src_addr for m in measurements], [m.dst_addr for m in measurements])
+                for texts in ([m.src_addr for m in known], [m.dst_addr for m in known])
             ]
         except ValueError as error:
             raise UsageError(f"a measurement of the context: {error}") from None
-        time = np.array([microseconds_of(m.event_time) for m in measurements], np.int64)
-        also = {name: array_of(name, [getattr(m, name) for m in measurements]) for name in COLUMNS.values()}
-        rtt = np.array([m.rtt for m in measurements], np.float64)
+        time = np.array([microseconds_of(m.event_time) for m in known], np.int64)
+        also = {name: array_of(name, [getattr(m, name) for m in known]) for name in COLUMNS.values()}
+        rtt = np.array([m.rtt for m in known], np.float64)
         wrong = np.flatnonzero(~is_rtt(rtt) | (is_ipv4(packed[0]) != is_ipv4(packed[1])))
         if len(wrong):
-            one = measurements[wrong[0]]
+            one = known[wrong[0]]
             raise UsageError(
                 f"measurement {wrong[0]} of the context: "
                 + (
@@ -169,7 +187,7 @@ class Question:
         src: str | Prefix,
         dst: str | Prefix | None = None,
         at: datetime | int | float | str | None = None,
-        context: Context | Sequence[Measurement] | Table | None = None,
+        context: "Context | Measured | None" = None,
         conditions: Conditions | Mapping[str, float] | None = None,
     ) -> "Question":
         """Make a question from user input.
@@ -177,7 +195,7 @@ class Question:
         Args:
           src, dst: addresses, or prefixes such as 203.0.113.0/24 or 203.0.113.?
           at: a datetime, seconds since 1970 or an ISO text; None: unknown.
-          context: past measurements of the source: a context, measurements, or a table of them.
+          context: past measurements of the source: a context, or what `Context.from_measurements` takes.
           conditions: any of `size`, `errors`, `msm_id`, `probe_id`, `throughput`.
 
         Raises:
@@ -222,6 +240,22 @@ class Question:
                     f"all measurements of a context must have the question's source {self.src}, and one has "
                     f"{unpack_one(packed.tobytes())}"
                 )
+
+
+def _table_of_dictionaries(rows: Sequence[Any]) -> dict[str, list[Any]]:
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise UsageError("a list of dictionaries must hold nothing else")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _words(value: object) -> str:
+    """The type of a value, and of what a list holds besides measurements."""
+    name = type(value).__name__
+    if not isinstance(value, Sequence):
+        return name
+    other = next(one for one in value if not isinstance(one, Measurement))
+    return f"a {name} with {type(other).__name__}"
 
 
 def as_prefix(address: str | Prefix, what: str) -> Prefix:

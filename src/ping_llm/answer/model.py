@@ -69,12 +69,12 @@ class Model(RttModel, AddressQueries):
         return self._names[2]
 
     @classmethod
-    def load(cls, source: str | Path, *, data: str | Path | bool = True) -> "Model":
+    def load(cls, source: str | Path, *, data: bool | Known = True) -> "Model":
         """Load a run, a checkpoint, an export, or `base`, the model in the package.
 
         Args:
-          data: probe rows from which contexts are taken. True: those recorded in the run, if they still
-            exist; False: none.
+          data: probe rows from which contexts are taken, or measurements in memory (for `base`: measurements
+            in any form). True: the rows recorded in the run, if they still exist; False: none.
         """
         if (folder := base_folder(source)) is not None:
             from ping_llm.answer.base import BaseModel
@@ -86,6 +86,11 @@ class Model(RttModel, AddressQueries):
             loaded = cls._loaded(source)
         if isinstance(data, (str, Path)):
             loaded.data = loaded.open_data(data)
+        elif not isinstance(data, bool):
+            known = data if isinstance(data, Context) else Context.from_measurements(data)
+            if not len(known):
+                raise PingError("the data have no measurement: use False for none")
+            loaded.data = Data.of(known.columns(), loaded.optional_columns)
         elif data:
             loaded._remember(Path(source))
         return loaded
@@ -190,7 +195,9 @@ class Model(RttModel, AddressQueries):
           src, dst: addresses, prefixes such as 203.0.113.0/24 or 203.0.113.?, or names that stand for one:
             a host name, `AS3333`, `country:NL`, `probe:1234` (see `ping_llm.addresses`).
           at: a datetime, seconds since 1970 or an ISO text.
-          context: earlier measurements of the same source; by default those of `data`.
+          context: earlier measurements of the same source (for `base` and tuned runs: of any sources): a list
+            of `Measurement` or of dictionaries, a table, or a file that `ingest` reads; by default those of
+            `data`.
           data: probe rows from which contexts are taken; by default the model's own.
           raw: the exact distribution of the network alone, not calibrated.
           method: `stack`, `network` or a simple method that the run has.

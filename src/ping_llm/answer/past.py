@@ -123,11 +123,11 @@ class Data:
         self._histories: Recent[bytes, History] = Recent(_KEPT // 4, lambda known: 256 + len(known))
 
     @classmethod
-    def of(cls, measurements: Columns) -> "Data":
+    def of(cls, measurements: Columns, also: Sequence[str] = ()) -> "Data":
         """Make data from measurements in memory."""
         from ping_llm.contexts.memory_rows import rows_of_columns
 
-        return cls("memory", rows_of_columns(measurements))
+        return cls("memory", rows_of_columns(measurements), also)
 
     @property
     def fingerprint(self) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ping_llm.answer import rank as ranking
 from ping_llm.answer.conditions import LARGEST, Conditions, Given
-from ping_llm.answer.context import Context, Question
+from ping_llm.answer.context import Context, Measured, Question
 from ping_llm.answer.distribution import RttDistribution
 from ping_llm.answer.files import to_columns
 from ping_llm.answer.names import End, Named, Names, is_host, is_name
@@ -38,7 +38,6 @@ from ping_llm.hosts import IDLE_SECONDS, retry_after
 from ping_llm.interchange import Table, is_table, to_arrow
 from ping_llm.measurements.addresses import Prefix, parse_prefix, unpack
 from ping_llm.measurements.columns import Columns
-from ping_llm.measurements.schema import Measurement
 from ping_llm.measurements.times import moment_text
 
 #: Environment variable with the token, where no file is given.
@@ -46,7 +45,7 @@ TOKEN_VARIABLE = "PING_LLM_TOKEN"
 
 Address = str | Prefix
 Time = datetime | int | float | str
-Known = Context | Sequence[Measurement] | Table
+Known = Context | Measured
 
 #: Limits of a request, in questions and bytes: a server accepts 1,000 and 4 MiB, and an answer has 80 kB.
 _TOGETHER, _BYTES = 64, 2 << 20

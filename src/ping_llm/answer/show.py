@@ -134,7 +134,9 @@ def basis(answer: RttAnswer) -> list[str]:
             ("source network", "source_network"), ("destination network", "destination_network"),
         )
     ]  # fmt: skip
-    lines.append(f"{'in the data' if packaged else 'trained on'}: {', '.join(trained)}")
+    # Of whole addresses: a prefix is never listed, though measurements in it are answered from.
+    if all(end is None or end.is_whole for end in (answer.question.src, answer.question.dst)):
+        lines.append(f"{'in the data' if packaged else 'trained on'}: {', '.join(trained)}")
     calibration = "not calibrated"
     if answer.calibrated:
         elsewhere = packaged and not known.get("tuned")

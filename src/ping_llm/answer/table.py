@@ -71,7 +71,7 @@ def context_of_table(table: Any) -> Context:
 
 def _with_context(questions: Sequence[Question], known: Any) -> Iterator[Question]:
     """Give each question the measurements of its source; for a prefix, of its most measured source."""
-    context = known if isinstance(known, Context) else context_of_table(known)
+    context = known if isinstance(known, Context) else Context.from_measurements(known)
     sources, member = np.unique(context.src, axis=0, return_inverse=True)
     counts = np.bincount(member, minlength=len(sources))
     packed = [source.tobytes() for source in sources]

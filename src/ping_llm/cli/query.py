@@ -170,13 +170,27 @@ def conditions_of(
     return Conditions(size, errors, msm_id, probe, throughput)
 
 
-def simple_method(name: str, data: Path | None) -> "SimpleModel":
-    """Return a simple method fitted to probe rows, with the interface of a run."""
-    if data is None:
-        raise UsageError("without a run, a simple method needs --data: the rows that it is fitted to")
+def simple_method(
+    name: str, data: Path | None, context: Path | None = None, src: str | None = None
+) -> "SimpleModel":
+    """Return a simple method fitted to measurements, with the interface of a run.
+
+    Args:
+      data, context: the measurements, in one of both; as for the packaged model, they mean the same.
+      src: the question's source, for the output of ping, fping or mtr.
+    """
+    if data is not None and context is not None:
+        raise UsageError(
+            "--data and --context exclude each other: without a run, a method is fitted to either"
+        )
+    given = context if data is None else data
+    if given is None:
+        raise UsageError(
+            "without a run, a simple method needs --data: the rows or the file that it is fitted to"
+        )
     from ping_llm.answer.answering import SimpleModel
 
-    return SimpleModel(name, data)
+    return SimpleModel(name, given, _address(src))
 
 
 def complete(

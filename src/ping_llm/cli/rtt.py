@@ -114,7 +114,8 @@ def rtt(
     elif token_file is not None or ca is not None:
         raise UsageError("--token-file and --ca need --url")
     elif run is None and method not in query.OF_A_MODEL:
-        asked = query.simple_method(method, data)
+        asked = query.simple_method(method, data, context, src)
+        context = None
         ask = asked.rtt_stream
     else:
         model, context = query.load_with(run, data, no_data, context, src)

@@ -17,7 +17,7 @@ from ping_llm.answer.methods.base import Answering
 from ping_llm.answer.methods.registry import full_name, make
 from ping_llm.answer.model import Model
 from ping_llm.answer.stack import CHUNK
-from ping_llm.errors import UsageError
+from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate import report
 from ping_llm.evaluate.by_place import Located
 from ping_llm.evaluate.inputs import EvaluateOptions, EvaluationData, Test, evenly_spaced, read
@@ -36,6 +36,7 @@ from ping_llm.model import export
 from ping_llm.model.packaged import base_folder
 from ping_llm.progress import Progress
 from ping_llm.splits.novelty import Novelty
+from ping_llm.tables import counted
 
 if TYPE_CHECKING:
     from ping_llm.evaluate.subjects import NetworkMethod
@@ -80,12 +81,25 @@ def evaluate_data(
     """Evaluate as `evaluate`, with data that are split already."""
     if answers is not None and run is None:
         raise UsageError("--answers needs a run")
+    _check_amount(data)
     load = _loader(run, data)
     # Errors in the run and the world are raised before anything is written.
     places = {} if run is None else places_of(run, load)
     truth = None if world is None else _truth(world)
     with only_writer(out, "evaluate"):
         return _evaluate(data, out, options, run, world, answers, load, places, truth)
+
+
+def _check_amount(data: EvaluationData) -> None:
+    """Refuse data that leave nothing to ask about, or nothing to learn from."""
+    if len(data.train) and data.tests:
+        return
+    asked = sum(len(test.asked) for test in data.tests)
+    raise PingError(
+        f"too little to evaluate: {counted(len(data.train), 'measurement')} to learn from and "
+        f"{counted(asked, 'question')} about held-out ones, and an evaluation needs both: give more "
+        "measurements, a few hundred of several sources and destinations"
+    )
 
 
 def _evaluate(

@@ -226,7 +226,7 @@ def _fit(
     return json.loads((run / "report" / "report.json").read_text()) | {
         "seconds": journal.seconds,
         "final": options.final,
-        "examples": examples(splits),
+        "examples": examples(splits, tuned is not None),
     }
 
 
@@ -386,17 +386,22 @@ def _export(run: Path) -> None:
     write_text(folder / "README.md", model_card(export.read(folder), run))
 
 
-def examples(splits: Splits) -> list[dict[str, str]]:
-    """Three example questions for the user, later than all data, so that the run can look back on it."""
+def examples(splits: Splits, tuned: bool = False) -> list[dict[str, str]]:
+    """Three example questions for the user, later than all data, so that the run can look back on it.
+
+    What the report held out is in the run's data, from which a tuned model answers.
+    """
     train = splits.train.take(splits.train.replied)
     newest = train.take(slice(-1, None))
     # After all data: a tuned model uses its saved methods only for such questions.
     at = str(np.datetime64(int(splits.data.time.max()) // 1_000_000 + 1, "s")) + "Z"
-    chosen = [("a pair it was trained on", newest.src[0], newest.dst[0])]
+    words = "a known pair" if tuned else "a pair it was trained on"
+    held = "held out of the report's training; now in the run's data" if tuned else "that was held out"
+    chosen = [(words, newest.src[0], newest.dst[0])]
     for kind, noun in (("pairs", "pair"), ("destinations", "destination"), ("sources", "source")):
         test = splits.test(kind)
         if len(test):
-            chosen.append((f"a {noun} that was held out", test.src[-1], test.dst[-1]))
+            chosen.append((f"a {noun} {held}", test.src[-1], test.dst[-1]))
     from ping_llm.measurements.addresses import unpack_one
 
     return [
