@@ -31,4 +31,6 @@ def main(run: str, src: str, dst: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit("usage: python examples/ask.py RUN SRC DST")
     main(*sys.argv[1:])

@@ -19,7 +19,7 @@ def main(pings: str, out: str) -> None:
     report = ping_llm.ingest(pings, folder / "measurements")
     print(f"{report.total.measurements:,} measurements; rejected: {dict(report.total.rejects)}")
 
-    # Data that fit into memory can be viewed with pandas (`.to_pandas()`), polars or pyarrow.
+    # Data that fit into memory can be viewed with pandas (`.to_arrow().to_pandas()`), polars or pyarrow.
     measurements = ping_llm.read(folder / "measurements")
     print(measurements.to_arrow().slice(0, 3).to_pylist())
 

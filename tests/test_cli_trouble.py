@@ -144,6 +144,8 @@ def test_a_method_whose_package_is_missing_is_said_before_an_evaluation(baseline
         (("query", "rtt", "MODEL", "--src", "10.0.0/8", "--dst", "192.0.2.2"), "write 10.0.0.0/8"),
         (("query", "rtt", "MODEL", "--src", "192.0.2.1", "--dst", "192.0.2.2", "--at", "later"), "later"),
         (("query", "inverse", "MODEL", "--src", "192.0.2.1", "--rtt", "20-10"), "a smaller to a larger RTT"),
+        (("rank", "--src", "192.0.2.1", "--dst", "192.0.2.2", "192.0.2.3"), "not a RUN: separate several"),
+        (("watch", "base", "pairs.csv", "--state", "state"), "give it earlier measurements with --data\n"),
     ],
 )
 def test_what_was_probably_meant_is_said(ask, words, says):

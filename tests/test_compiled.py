@@ -151,3 +151,31 @@ def test_a_damaged_cache_is_made_anew(package, pattern):
         entry.write_bytes(entry.read_bytes()[: entry.stat().st_size // 2])
     assert call(package) == ((3, 0), "")
     assert call(package) == ((3, 1), "")
+
+
+SAYS = """
+import os, sys
+from ping_llm import compiled, files
+compiled._QUIET_S = 0.0
+if sys.argv[1] == "program":
+    files.process_that_says_compiling = os.getpid()
+if sys.argv[2:]:
+    sys.stderr = None
+"""
+
+
+@pytest.mark.parametrize(("words", "notes"), [("program", 1), ("library", 0), ("program closed", 0)])
+def test_the_program_says_once_that_it_compiles(words, notes, package):
+    environment = os.environ | {"HOME": str(package.parent)}
+    for name in ("PYTHONPATH", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
+        environment.pop(name, None)
+
+    def said():
+        done = subprocess.run(
+            [sys.executable, "-c", SAYS + CALL, *words.split()],
+            cwd=package.parent, env=environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return done.stderr
+
+    assert said() == "compiling, once per installation …\n" * notes
+    assert not said()  # from the cache

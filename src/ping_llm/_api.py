@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ping_llm.errors import PingError, UsageError
-from ping_llm.extras import need
+from ping_llm.extras import need, need_for_fit
 from ping_llm.interchange import Table, is_table, to_arrow, write_beside
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def fit(
     Returns:
       the report, as in RUN/report/report.json.
     """
-    need("train" if minutes > 0 else "query")
+    need_for_fit(minutes)
     from ping_llm.answer.methods.registry import full_name
     from ping_llm.evaluate.inputs import address_questions
     from ping_llm.fit.options import FitOptions

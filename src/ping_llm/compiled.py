@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import os
 import re
+import threading
 import time
 from collections.abc import Callable
 from functools import cache
@@ -24,7 +25,7 @@ from typing import IO, Any
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 
-from ping_llm.files import cache_folder, can_write, say_no_cache
+from ping_llm.files import cache_folder, can_write, say_compiling, say_no_cache
 
 #: Whether kernels are compiled. The runner of an edge export does not compile them.
 COMPILED = True
@@ -34,6 +35,8 @@ _PACKAGE = _THIS.parent
 #: Longest wait for another process, in seconds. No kernel takes longer to compile; a process that has waited
 #: this long compiles the kernel itself.
 _WAIT_S = 120
+#: Seconds of compiling without a word.
+_QUIET_S = 2.0
 #: Import statements at the top level of a file. Kernels cannot use names that a function imports in its body.
 _IMPORT = re.compile(r"^from (ping_llm[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 
@@ -53,6 +56,34 @@ def kernel(function: Callable[..., Any]) -> Any:
     return compiled
 
 
+class _Notice:
+    """Calls `say_compiling` after kernels were compiled for two seconds in all; one kind of question takes
+    1 to 2 s, the first one after an installation 15 to 20 s.
+    """
+
+    def __init__(self) -> None:
+        self._depth, self._spent, self._began = 0, 0.0, 0.0
+        self._timer: threading.Timer | None = None
+
+    def begin(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._began = time.monotonic()
+            self._timer = threading.Timer(max(_QUIET_S - self._spent, 0.0), say_compiling)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def end(self) -> None:
+        self._depth = max(self._depth - 1, 0)
+        if self._depth == 0 and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._spent += time.monotonic() - self._began
+
+
+_notice = _Notice()
+
+
 class _Cache(FunctionCache):
     """Numba's cache, with errors handled and a lock: a damaged entry is compiled again.
 
@@ -70,6 +101,8 @@ class _Cache(FunctionCache):
             found = self._load(sig, target_context)
             if found is not None:
                 self._unlock()
+        if found is None:
+            _notice.begin()
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -79,6 +112,7 @@ class _Cache(FunctionCache):
             say_no_cache(f"compiled code cannot be kept in {self.cache_path} ({error})")
         finally:
             self._unlock()
+            _notice.end()
 
     def _load(self, sig: Any, target_context: Any) -> Any:
         try:

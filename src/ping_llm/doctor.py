@@ -11,6 +11,8 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ping_llm.extras import how_to_install
+
 _HERE = Path(__file__).parent
 
 #: Extra → packages that must be present for the extra to be installed.
@@ -127,7 +129,7 @@ def _install(extra: str) -> str:
     """The command that installs an extra: bootstrap.sh (pinned versions) in a checkout, pip elsewhere."""
     if (_HERE.parents[1] / "scripts" / "bootstrap.sh").is_file():
         return f"scripts/bootstrap.sh {extra}".rstrip()
-    return f'pip install "ping-llm[{extra}]"' if extra else "pip install ping-llm"
+    return how_to_install(extra) if extra else "pip install ping-llm"
 
 
 def _package(name: str, purpose: str, remedy: str, required: bool, pins: dict[str, str]) -> Finding:

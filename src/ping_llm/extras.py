@@ -1,4 +1,4 @@
-"""Checks for optional dependencies, and the extra that installs them: `pip install "ping-llm[query]"`."""
+"""Checks for optional dependencies, and the command that installs them."""
 
 import importlib.util
 
@@ -17,6 +17,18 @@ MODULES = {
     "mcp": ("mcp",),
     "mmdb": ("maxminddb",),
 }
+
+
+def need_for_fit(minutes: float) -> None:
+    """Check as `need` does for a fit with this training time; the error says what needs no training."""
+    try:
+        need("train" if minutes > 0 else "query")
+    except PingError as error:
+        if minutes == 0:
+            raise
+        raise PingError(
+            f"{error}; or give --minutes 0, which tunes the packaged model and needs no MaxText"
+        ) from None
 
 
 def need(extra: str) -> None:
@@ -39,8 +51,10 @@ def missing(error: ModuleNotFoundError) -> str:
     return f"{error}: the installation is not complete; `ping-llm doctor` lists what is there"
 
 
+def how_to_install(extra: str) -> str:
+    """The command that installs an extra, and the one for a clone, since not every index has the package."""
+    return f'pip install "ping-llm[{extra}]", or in a clone pip install -c constraints.txt ".[{extra}]"'
+
+
 def _sentence(module: str, extra: str) -> str:
-    return (
-        f'this needs {module}, which is not installed: pip install "ping-llm[{extra}]" '
-        f"(in a checkout: scripts/bootstrap.sh {extra})"
-    )
+    return f"this needs {module}, which is not installed: {how_to_install(extra)}"

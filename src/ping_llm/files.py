@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,20 @@ def say_no_cache(why: str = "no cache folder can be written") -> None:
 
 
 _NO_CACHE_SAID = "PING_LLM_NO_CACHE_SAID"
+
+#: Process that says when it compiles kernels for seconds; 0: none. The command line sets it, for itself but
+#: not for its child processes.
+process_that_says_compiling = 0
+
+
+def say_compiling() -> None:
+    """Explain a first question that takes 15 s, once, if this process should."""
+    global process_that_says_compiling
+    if process_that_says_compiling == os.getpid():
+        process_that_says_compiling = 0
+        if sys.stderr is not None:
+            with suppress(OSError, ValueError):  # closed: the work continues without the note
+                print("compiling, once per installation …", file=sys.stderr, flush=True)
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -11,8 +11,8 @@ class StatusLine:
 
     def __init__(self, started: float = 0.0):
         """Make the first line due one interval after `started`."""
-        self._terminal = sys.stderr.isatty()
-        self._interval = 0.1 if self._terminal else 10.0
+        self.is_terminal = sys.stderr.isatty()
+        self._interval = 0.1 if self.is_terminal else 10.0
         self._written = started
 
     def due(self, now: float) -> bool:
@@ -22,7 +22,7 @@ class StatusLine:
     def write(self, line: str, now: float, last: bool = False) -> None:
         # stderr may be closed, or a file on a full disk: the work continues without a status line.
         with contextlib.suppress(OSError):
-            sys.stderr.write("\r\x1b[2K" + line + ("\n" if last else "") if self._terminal else line + "\n")
+            sys.stderr.write("\r\x1b[2K" + line + ("\n" if last else "") if self.is_terminal else line + "\n")
             sys.stderr.flush()
         self._written = now
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ping_llm.errors import PingError
+from ping_llm.extras import how_to_install
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,9 +25,7 @@ def spark_session(name: str, master: str | None) -> tuple[Any, bool]:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise PingError(
-            "--engine spark needs Apache Spark: pip install 'ping-llm[spark]', and Java 17"
-        ) from None
+        raise PingError(f"--engine spark needs Apache Spark and Java 17: {how_to_install('spark')}") from None
     active = SparkSession.getActiveSession()
     if active is not None:
         return active, False

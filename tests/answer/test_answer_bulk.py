@@ -98,6 +98,11 @@ def test_the_answers_are_those_of_query_rtt(run, tmp_path):
     out = tmp_path / "out"
     said = json.loads(CliRunner().invoke(app, [*words, "--out", str(out)], catch_exceptions=False).stdout)
     assert (said["questions"], said["days"], said["observed"]) == (5, 2, 3)
+    pq.write_table(pairs.select(["src_addr", "dst_addr"]), tmp_path / "bare.parquet")
+    bare = ["query", "rtt", str(run), "--no-data", "--pairs", str(tmp_path / "bare.parquet")]
+    bare += ["--out", str(tmp_path / "bare")]
+    text = CliRunner().invoke(app, bare, catch_exceptions=False).stdout
+    assert text.split() == ["questions", "5", "answers", str(tmp_path / "bare")]
     found = rows_of(out)
     assert sorted(found) == list(range(5))
     for row, one in enumerate(expected):

@@ -147,5 +147,36 @@ def test_a_damaged_file_is_refused(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"src,dst,rtt\n", b"# Notes\n"])
 def test_nothing_to_read_is_said(content, tmp_path):
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(PingError, match=r"has no measurements; .* such as src_addr,dst_addr,rtt$"):
+    with pytest.raises(PingError, match=r"has no measurements; .* such as src_addr,dst_addr,rtt; .*English"):
         read_columns(tmp_path / "a")
+
+
+TRACEROUTE = {"fw": 5080, "type": "traceroute", "af": 4, "from": "100.0.0.1", "dst_addr": "192.0.2.1",
+              "timestamp": 1_600_000_000, "prb_id": 1, "msm_id": 2, "result": []}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (
+            lines([TRACEROUTE]),
+            "none of the 1 results is a ping; if they are traceroutes, .*--traceroutes last",
+        ),
+        (b"a,b,c\n1,2,3\n", r"no column for src_addr and dst_addr and rtt \(it has a, b, c\)"),
+        (bytes(range(256)) * 9, "it is binary data, not a text of measurements"),
+        (b"\x89PNG\r\n" + bytes(99), "it is a picture; measurements are text or Parquet"),
+    ],
+)
+def test_what_is_no_table_of_measurements_is_named(content, says, tmp_path, capsys):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(PingError, match=says):
+        read_columns(tmp_path / "a")
+    assert not capsys.readouterr().err
+
+
+def test_a_bad_row_says_how_the_others_are_kept(tmp_path):
+    (tmp_path / "a.csv").write_bytes(csv() + b"1600000000,100.0.0.1,nowhere,1\n")
+    with pytest.raises(PingError, match=r"line 14: .*; `ping-llm ingest .*a\.csv --out FOLDER` keeps"):
+        read_columns(tmp_path / "a.csv")
+    ingest([str(tmp_path / "a.csv")], tmp_path / "out", IngestOptions())
+    assert same(read_columns(tmp_path / "out"))

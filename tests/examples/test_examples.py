@@ -30,6 +30,12 @@ def run(script: str, *words: object) -> str:
     return done.stdout
 
 
+def test_ask_without_arguments_prints_its_usage():
+    done = subprocess.run([sys.executable, EXAMPLES / "ask.py"], capture_output=True, text=True, check=False)
+    assert done.stderr == "usage: python examples/ask.py RUN SRC DST\n"
+    assert done.returncode == 1
+
+
 def test_ask(tmp_path):
     config = ModelConfig(layers=1, width=16, heads=2, kv_heads=2, head_dim=8, mlp_width=16, max_length=256)
     export.write(config, random_tensors(config), {}, tmp_path)

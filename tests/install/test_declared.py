@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+import ping_llm
 from ping_llm import doctor, extras
+from ping_llm.errors import PingError
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCE = REPOSITORY / "src" / "ping_llm"
@@ -112,7 +114,14 @@ def test_what_to_install_is_said_right(declared):
     assert declared["query"] == {canonical(packages[module][0]) for module in extras.MODULES["query"]}
     with pytest.raises(ModuleNotFoundError) as raised:
         importlib.import_module("maxtext.nothing")
-    assert 'pip install "ping-llm[train]"' in extras.missing(raised.value)
+    commands = 'pip install "ping-llm[train]", or in a clone pip install -c constraints.txt ".[train]"'
+    assert extras.missing(raised.value).endswith(commands)
+
+
+def test_a_fit_without_maxtext_says_what_needs_none(monkeypatch, tmp_path):
+    monkeypatch.setitem(extras.MODULES, "train", ("no_such_module",))
+    with pytest.raises(PingError, match=r"needs no_such_module, .* or give --minutes 0"):
+        ping_llm.fit(tmp_path / "data", tmp_path / "run")
 
 
 def test_the_version_stands_once(declared):

@@ -102,7 +102,9 @@ def test_the_base_handles_data(wheel, tmp_path):
     assert 'pip install "ping-llm[query]"' in base.fails(
         "ping-llm", "query", "rtt", "x", "--src", "::1", "--dst", "::2"
     )
-    assert 'pip install "ping-llm[train]"' in base.fails("ping-llm", "fit", "measurements", "--run", "run")
+    refusal = base.fails("ping-llm", "fit", "measurements", "--run", "run")
+    assert 'pip install "ping-llm[train]"' in refusal
+    assert "--minutes 0" in refusal
     assert not (base.work / "run").exists()
     assert (base.bin.parent / f"lib/python3.{sys.version_info[1]}/site-packages/ping_llm/py.typed").is_file()
 

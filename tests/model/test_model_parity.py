@@ -51,5 +51,8 @@ def test_an_export_loads_without_maxtext_and_orbax(maxtext_runs, tmp_path):
 def test_a_folder_without_a_model_gets_a_sentence(tmp_path):
     with pytest.raises(PingError, match="holds no model"):
         export.read(tmp_path)
+    (tmp_path / "pings.csv").touch()
+    with pytest.raises(PingError, match=r"holds no model: .*give them as --data or --context"):
+        export.read(tmp_path / "pings.csv")
     with pytest.raises(PingError, match="does not exist"):
         export.read(tmp_path / "missing")

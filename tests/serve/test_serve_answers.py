@@ -2,6 +2,8 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,12 +11,15 @@ import pytest
 from serve_server import serving
 
 from ping_llm.answer import show
+from ping_llm.answer.base import BaseModel
 from ping_llm.answer.context import Context, Question
 from ping_llm.answer.model import Model
 from ping_llm.answer.report import result_values, results
 from ping_llm.measurements.addresses import unpack_one
 from ping_llm.measurements.columns import Columns
 from ping_llm.measurements.times import moment_text
+from ping_llm.serve.about import describe
+from ping_llm.serve.options import ServeOptions
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +203,17 @@ def test_the_model_says_what_it_is(server, local, rows):
     assert about["trained_on"] == local.stack.about["trained_on"]
     assert about["card"].startswith("---")
     assert str(rows.parent) not in json.dumps(about)
+
+
+def test_base_names_the_network_that_answers(world):
+    base = BaseModel.packaged()
+    about = describe(base.about(world.train), ServeOptions(run=Path("base")))
+    assert about["network"] == "relations"
+    assert 50_000 < about["parameters"] < 200_000 < base.config.parameters
+    assert about["layers"] is about["trained_on"] is None
+    base.recipe = replace(base.recipe, about={"tuned_to": {"measurements": 9}})
+    tuned = describe(base.about(world.train), ServeOptions(run=Path("base")))
+    assert tuned["trained_on"] == {"measurements": 9}
 
 
 def test_base_answers_from_the_context_of_a_request_alone(tmp_path, rows, world):

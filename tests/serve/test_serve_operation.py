@@ -29,8 +29,14 @@ from ping_llm.serve.options import Limits, ServeOptions
 from ping_llm.serve.protocol import protocol_class
 from ping_llm.serve.reading import read_body
 from ping_llm.serve.refusals import Refused
+from ping_llm.serve.run import listen
 
 PAIR = ("192.0.2.1", "198.51.100.7")
+
+
+def test_a_used_port_names_the_option():
+    with listen("127.0.0.1", 0) as used, pytest.raises(PingError, match="give another --port"):
+        listen("127.0.0.1", used.getsockname()[1])
 
 
 def test_tls_and_a_newer_model_that_takes_over(tmp_path, run, engine):

@@ -26,6 +26,7 @@ ENDS = {"src": "192.0.2.1", "dst": "198.51.100.7"}
         (ENDS | {"context": [{"dst_addr": "x", "rtt": 2}]}, 422, "context[0].dst_addr", "not an IP address"),
         (ENDS | {"context": [{"dst_addr": "192.0.2.9"}]}, 422, "context[0].rtt", "must be given"),
         (ENDS | {"path": "/etc/passwd"}, 422, "path", "there is no such field; there are src, dst, at,"),
+        ({"source": "192.0.2.1", "dst": "192.0.2.2"}, 422, "source", "there is no such field; there are src"),
         ({"src": "192.0.2.1"}, 422, "dst", "must be given"),
         (ENDS | {"at": {}}, 422, "at", "must be a text or a whole number or a number"),
         (ENDS | {"curve": 1}, 422, "curve", "must be at least 3 or 'all'"),

@@ -17,6 +17,7 @@ from watch_streams import addresses, steady
 from ping_llm.answer.model import Model
 from ping_llm.errors import PingError
 from ping_llm.measurements.addresses import unpack_one
+from ping_llm.progress import StatusLine
 from ping_llm.watch.inputs import files_of
 from ping_llm.watch.options import WatchOptions
 from ping_llm.watch.run import Outside, Watch
@@ -68,6 +69,16 @@ def uninterrupted(run, changing, tmp_path_factory):
     assert counts["alarms"] >= 20
     assert not list(state.glob(".*.part"))
     return outputs(state)
+
+
+def test_the_last_line_of_status_is_printed_once(run, tmp_path, monkeypatch, capsys):
+    """Also where it was due just before the input ended."""
+    due = iter([True])
+    monkeypatch.setattr(StatusLine, "due", lambda line, now: next(due, False))
+    few = written(steady(addresses(2, "192.0"), addresses(2, "198.51"), 3, seed=4), tmp_path / "in.jsonl")
+    model = Model.load(run, data=False)
+    Watch(model, WatchOptions(), files_of(few, False), tmp_path / "state", Outside(lambda output: None)).run()
+    assert capsys.readouterr().err.count("watch: 12 results") == 1
 
 
 def start(run, state, *arguments, **more):

@@ -42,10 +42,7 @@ class Given:
         if files.note:
             print(f"note: {files.note}", file=sys.stderr)
         if not files.rows:
-            raise PingError(
-                f"{self._path} has no measurements; the first line of a CSV table names its columns, such as "
-                f"{','.join(self._needs)}"
-            )
+            raise PingError(files.empty)
 
 
 def read_columns(
@@ -63,13 +60,22 @@ def read_columns(
       optional: names of the optional columns to read, where the table has them.
       src: the address where ping, fping or mtr was run, for the output of one of them.
     """
+    from ping_llm.ingest.tables import match_columns
+
     parts: list[Columns] = []
     left = limit
     for table, place in Given(path, needs, src):
         if left is not None:
             table = table.slice(0, left)
             left -= table.num_rows
-        parts.append(to_columns(table, place, needs=needs, optional=optional))
+        try:
+            parts.append(to_columns(table, place, needs=needs, optional=optional))
+        except PingError as error:
+            if {"event_time", "rtt"} <= match_columns(table.schema.names).keys():  # what ingest needs
+                raise PingError(
+                    f"{error}; `ping-llm ingest {path} --out FOLDER` keeps the other rows"
+                ) from error
+            raise
         if left == 0:
             break
     return Columns.concatenate(parts)

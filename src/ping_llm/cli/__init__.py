@@ -15,6 +15,7 @@ from pathlib import Path
 
 import typer
 
+from ping_llm import files
 from ping_llm.cli.listing import Program
 from ping_llm.errors import PingError, UsageError
 from ping_llm.extras import missing
@@ -79,6 +80,7 @@ def main() -> None:
     """Run the program. Exit codes: 0 done, 1 failed, 2 bad usage."""
     _write_any_text()
     _quiet_without_gpus()
+    files.process_that_says_compiling = os.getpid()
     for command in _COMMANDS:
         module, _, name = command.partition(":")
         function = f"register_{name}" if name else "register"
@@ -99,6 +101,8 @@ def main() -> None:
         _fail(_file_trouble(error), 1)
     except Exception as error:
         _fail(f"unexpected {type(error).__name__}: {error} (ping-llm --debug … shows where)", 1)
+    finally:
+        files.process_that_says_compiling = 0
 
 
 def _run(words: list[str]) -> None:

@@ -44,5 +44,10 @@ def run(
     else:
         summary = bulk.run(job, out, step, task, tasks, model)
     if summary is not None:
-        rows = [(name.replace("_", " "), value) for name, value in summary.items()]
-        print_json(summary) if as_json else print(table(rows))
+        empty = {"days": 0, "observed": 0, "mean_bits": None}  # of questions without times or RTTs
+        rows = [
+            (name.replace("_", " "), value)
+            for name, value in summary.items()
+            if name not in empty or value != empty[name]
+        ]
+        print_json(summary) if as_json else print(table([*rows, ("answers", out)]))

@@ -66,6 +66,8 @@ def rank(
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{option} must be a number of ms above 0, not {value:g}")
     _addresses(src, "--src"), _addresses(dst, "--dst")  # report errors in them before loading
+    if run is not None and _is_address(str(run)):
+        raise UsageError(f"{run} is an address, not a RUN: separate several of --src or --dst by commas")
     model, context = query.load_with(run, data, no_data, context, src)
     sources, candidates, notes = _lists(query.names(model, places, _MOST), src, dst)
     if context is not None and len(sources) > 1:
@@ -360,6 +362,12 @@ def _or_file(given: str, find: "Callable[[], Named]") -> "Named":
         if "," in given or Path(given).is_file():
             raise
         raise UsageError(f"{error}; and there is no file {given}") from None
+
+
+def _is_address(text: str) -> bool:
+    from ping_llm.ingest.tool_text import is_address
+
+    return is_address(text)
 
 
 def _addresses(given: str, option: str) -> list[str]:

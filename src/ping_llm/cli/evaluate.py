@@ -57,7 +57,7 @@ def register(app: typer.Typer) -> None:
         from ping_llm.evaluate.report import HEADLINES, leaderboard
         from ping_llm.evaluate.run import evaluate as evaluate_
         from ping_llm.evaluate.verdict import headline
-        from ping_llm.extras import need
+        from ping_llm.extras import how_to_install, need
         from ping_llm.splits.holdout import SplitOptions
         from ping_llm.tables import print_json, table
 
@@ -82,7 +82,7 @@ def register(app: typer.Typer) -> None:
             for name in (name for name in BASELINES if name not in usable()):
                 extra = FITTED_BY[name][1]
                 typer.echo(
-                    f'note: the baseline {name} is left out: it needs pip install "ping-llm[{extra}]"',
+                    f"note: the baseline {name} is left out: it needs {how_to_install(extra)}",
                     err=True,
                 )
         if names is None:
@@ -91,7 +91,7 @@ def register(app: typer.Typer) -> None:
                 if full_name(name) in FITTED_BY:
                     need(FITTED_BY[full_name(name)][1])
         if places and "boosted" not in usable():
-            needed = 'pip install "ping-llm[evaluate]"'
+            needed = how_to_install("evaluate")
             typer.echo(
                 f"note: the baseline distance (from --places) is left out: it needs {needed}", err=True
             )

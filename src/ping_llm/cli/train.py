@@ -276,7 +276,9 @@ def _onnx(run: Path, folder: Path, int8: bool, data: Path | None) -> dict[str, A
     try:
         from ping_llm.model import onnx
     except ImportError as error:
-        raise PingError(f"{error}: install the extra `onnx` (pip install 'ping-llm[onnx]')") from None
+        from ping_llm.extras import how_to_install
+
+        raise PingError(f"{error}: {how_to_install('onnx')}") from None
     from ping_llm.files import write_json
     from ping_llm.model import export as model_export
     from ping_llm.model import graph_loss

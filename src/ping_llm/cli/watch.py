@@ -81,6 +81,8 @@ def watch(
         raise UsageError("--metrics-host needs --metrics PORT")
     with query.drawn(png) as picture:
         model = query.load(run, data, no_data)
+        if model.data is None and not model.knows_addresses:
+            raise UsageError(f"{run} has nothing to compare with: give it earlier measurements with --data")
         files = _source(source, url, follow, state)
         outside = Outside(
             (lambda output: _print_json(output)) if as_json else (lambda output: _print(output, all_results)),

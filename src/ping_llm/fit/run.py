@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from ping_llm.answer.methods.registry import full_name, usable
 from ping_llm.errors import PingError, UsageError
 from ping_llm.evaluate.inputs import EvaluateOptions, evaluation_data
-from ping_llm.extras import need
+from ping_llm.extras import need_for_fit
 from ping_llm.files import whole_file, write_json
 from ping_llm.fit.held_out import held_out
 from ping_llm.fit.options import FEWEST, FINAL_SHARE, FitOptions
@@ -139,7 +139,7 @@ def check_options(options: FitOptions, start: Path | None = None, world: Path | 
         raise UsageError(f"--queries must be at least 0, not {options.queries}")
     if options.minutes == 0:
         _check_tuning(options, start)
-    need("query" if options.minutes == 0 else "train")
+    need_for_fit(options.minutes)
     IngestOptions(traceroutes=options.traceroutes)
     if options.config is not None:
         from ping_llm.train import settings

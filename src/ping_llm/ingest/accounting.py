@@ -110,7 +110,8 @@ _LOOK_AT = 50
 
 _READS = (
     "ingest reads RIPE Atlas results (JSON), and Parquet or CSV tables with a header such as "
-    "time,src,dst,rtt; docs/ingest.md has the formats"
+    "time,src,dst,rtt, and with --src the English output of ping, fping and mtr; docs/ingest.md has the "
+    "formats"
 )
 
 

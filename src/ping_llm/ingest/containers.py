@@ -67,6 +67,9 @@ _REFUSED = {
     b"<": "HTML or XML",
 }
 
+#: Text between the name of a refused file and what it is.
+NOT_READ = " is not read: it is "
+
 _ARCHIVES = {"zip": archives.zip_members, "tar": archives.tar_members}
 
 
@@ -87,7 +90,7 @@ def contents(chunks: Chunks, nesting: int = 0) -> Generator[Chunks]:
     kind = container(start) or ("tar" if is_tar(start) else None)
     refused = _refused(start)
     if kind is None and refused is not None:
-        chunks.trouble.add(f"{chunks.name} is not read: it is {refused}")
+        chunks.trouble.add(f"{chunks.name}{NOT_READ}{refused}")
     elif kind is None:
         yield chunks
     elif nesting == MAX_NESTING:

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from ping_llm.errors import PingError
 from ping_llm.ingest import atlas, parquet_tables, records, tables, tool_text
-from ping_llm.ingest.containers import contents
+from ping_llm.ingest.columns import NOT_PING
+from ping_llm.ingest.containers import NOT_READ, contents
 from ping_llm.ingest.options import STDIN, IngestOptions, find_files
 from ping_llm.ingest.reader import (
     LOOK_AHEAD,
@@ -65,6 +66,11 @@ class GivenFiles:
         """Set the place, the needed columns, and `src`: the source of ping, fping or mtr output."""
         self._place, self._needs, self._src = str(place), tuple(needs), src
         self.rows = self.left_out = 0
+        self._not_pings = 0
+        self._why_empty = (
+            f"the first line of a CSV table names its columns, such as {','.join(self._needs)}; of ping, "
+            "fping and mtr, English output is read"
+        )
 
     def __iter__(self) -> Iterator[GivenRows]:
         for path in find_files([self._place]):
@@ -81,12 +87,23 @@ class GivenFiles:
     @property
     def note(self) -> str | None:
         """A sentence about the results that were left out, or None."""
-        if not self.left_out:
+        if not self.left_out or not self.rows:
             return None
         return (
             f"{self.left_out:,} of {self.left_out + self.rows:,} results in {printable(self._place)} are no "
             "measurements of a ping and were left out; `ping-llm ingest` counts them by reason"
         )
+
+    @property
+    def empty(self) -> str:
+        """A sentence about files that have no rows, with the likely reason."""
+        why = self._why_empty
+        if self._not_pings and self._not_pings == self.left_out:
+            why = (
+                f"none of the {self.left_out:,} results is a ping; if they are traceroutes, `ping-llm ingest "
+                "FILE --traceroutes last --out FOLDER` makes measurements of them"
+            )
+        return f"{printable(self._place)} has no measurements; {why}"
 
     def _read(self, stream: Chunks, path: str) -> Iterator[GivenRows]:
         head = stream.peek(LOOK_AHEAD)
@@ -115,6 +132,7 @@ class GivenFiles:
             for block in blocks:
                 yield self._rows(block, *tables.json_arrays(block.texts, keys), stream)
             return
+        self._why_empty = _reason(head, self._needs) or self._why_empty
         for block in blocks:
             if by_line and (odd := odd_lines(atlas.read_block(block, _OPTIONS).columns.verdict)):
                 block = block.with_lines_split(odd) or block
@@ -168,6 +186,7 @@ class GivenFiles:
         accepted = np.flatnonzero(columns.verdict == ACCEPTED)
         probe_id = columns.probe_id[accepted]
         self.left_out += len(columns) - len(accepted) + len(block.oversize)
+        self._not_pings += int((columns.verdict == NOT_PING).sum())
         return GivenRows(
             _batch(
                 {
@@ -186,9 +205,23 @@ class GivenFiles:
 _OPTIONS = IngestOptions()
 
 
+def _reason(head: bytes, needs: Sequence[str]) -> str | None:
+    """Why a file that is neither a table nor the output of a tool has no rows, if its start tells."""
+    if b"\0" in head:
+        return "it is binary data, not a text of measurements"
+    first_line = head.partition(b"\n")[0].decode("utf-8", "replace").strip()
+    names = first_line.split(max(",\t;|", key=first_line.count))
+    if first_line.startswith(("{", "[")) or len(names) < 2:
+        return None
+    return tables.absent_sentence(tables.missing_columns(tables.match_columns(names), needs), names)
+
+
 def _refuse_damaged(trouble: Trouble) -> None:
     if trouble.sentences:
-        raise PingError(f"{printable(trouble.sentences[0])}; `ping-llm ingest` reads what is whole of it")
+        sentence = printable(trouble.sentences[0])
+        if NOT_READ in sentence:
+            raise PingError(f"{sentence}; measurements are text or Parquet (docs/ingest.md has the formats)")
+        raise PingError(f"{sentence}; `ping-llm ingest` reads what is whole of it")
 
 
 def _batch(columns: dict[str, pa.Array]) -> pa.RecordBatch:

@@ -103,9 +103,10 @@ def read(source: Path | str, *, prefer_checkpoint: bool = False) -> Exported:
     if step is None:
         if is_export(path / "export"):
             return _read_export(path / "export")
+        also = "; to ask about measurements, give them as --data or --context" if path.is_file() else ""
         raise PingError(
             f"{path} holds no model: a run has checkpoints/STEP or export/, "
-            f"an export has {CONFIG} and {WEIGHTS}"
+            f"an export has {CONFIG} and {WEIGHTS}{also}"
         )
     run = _run_of(step)
     config, tensors = checkpoint.to_llama(checkpoint.read(step), _settings(run))

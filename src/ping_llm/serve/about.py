@@ -8,6 +8,7 @@ from ping_llm import __version__
 from ping_llm.errors import PingError
 from ping_llm.model.card import model_card
 from ping_llm.model.export import Exported
+from ping_llm.model.packaged import NAME
 from ping_llm.serve.options import ServeOptions
 
 if TYPE_CHECKING:
@@ -16,18 +17,15 @@ if TYPE_CHECKING:
 
 def describe(model: "Model", options: ServeOptions) -> dict[str, Any]:
     """Return card, calibration and training of a model, without any path of the server."""
-    config, stack = model.config, model.stack
+    stack = model.stack
     return {
         "version": __version__,
         "name": options.run.resolve().name,
-        "parameters": config.parameters,
-        "layers": config.layers,
-        "width": config.width,
-        "max_length": config.max_length,
+        **_network(model),
         "rtt_encoding": model.tokens.get("rtt_encoding", "compact"),
         "has_time": model.has_time,
         "optional_fields": list(model.optional_fields),
-        "trained_on": None if stack is None else stack.about.get("trained_on"),
+        "trained_on": None if stack is None else stack.about.get("trained_on", _tuned_to(model)),
         "calibration": None if stack is None else stack.as_dict(),
         "held_out": None if stack is None else stack.about.get("held_out"),
         "methods": [] if stack is None else list(stack.components),
@@ -38,6 +36,30 @@ def describe(model: "Model", options: ServeOptions) -> dict[str, Any]:
         "report": _report(options),
         "card": _card(model, options),
     }
+
+
+def _network(model: "Model") -> dict[str, Any]:
+    """Describe the network that answers: the transformer, or `relations`, which has no layers of tokens."""
+    from ping_llm.answer.base import BaseModel
+
+    config = model.config
+    if isinstance(model, BaseModel) and model.recipe.network != NAME:
+        weights = model.recipe.tuned_relations or model.recipe.relations or {}
+        parameters = sum(part.size for part in weights.values())
+        sizes: tuple[int | None, ...] = (None, None, None)
+        name = model.recipe.network
+    else:
+        parameters, name = config.parameters, "transformer"
+        sizes = (config.layers, config.width, config.max_length)
+    return {"network": name, "parameters": parameters} | dict(
+        zip(("layers", "width", "max_length"), sizes, strict=True)
+    )
+
+
+def _tuned_to(model: "Model") -> dict[str, Any] | None:
+    from ping_llm.answer.base import BaseModel
+
+    return model.recipe.about.get("tuned_to") if isinstance(model, BaseModel) else None
 
 
 def _words(names: Sequence[str]) -> dict[str, str]:

@@ -183,6 +183,8 @@ def body_of[T: BaseModel](kind: type[T], values: Any) -> T:
 
 def _refusal(problems: Sequence[Any], kind: type[BaseModel], values: Any) -> Refused:
     """Return the refusal of the first invalid field. A field of several types has one problem per type."""
+    # A misspelt field is both unknown and missing; the one that was sent says more.
+    problems = sorted(problems, key=lambda one: one["type"] != "extra_forbidden")
     path = _path(problems[0], values)
     of_field = [one for one in problems if _path(one, values) == path]
     if of_field[0]["type"] == "extra_forbidden":

@@ -5,6 +5,7 @@ when the run has a newer model, it loads the run again.
 """
 
 import asyncio
+import errno
 import signal
 import socket
 import stat
@@ -56,7 +57,12 @@ def listen(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return bound
     except (OSError, OverflowError) as error:
-        raise PingError(f"cannot listen on {host} port {port}: {error}") from None
+        other = "; give another --port, or 0 for any free one" if _is_port_trouble(error) else ""
+        raise PingError(f"cannot listen on {host} port {port}: {error}{other}") from None
+
+
+def _is_port_trouble(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
 
 
 def serve(options: ServeOptions, no_auth: bool, say: Callable[[str], None]) -> None:

@@ -58,7 +58,7 @@ class Watch:
         self._origin = str(model.origin)
         self._rejected = 0
         self._ended = False
-        self._line = StatusLine(time.monotonic())
+        self._line, self._reported = StatusLine(time.monotonic()), -1
         self._started, self._results_before = time.monotonic(), 0
 
     def run(self) -> dict[str, int | float]:
@@ -86,7 +86,7 @@ class Watch:
                     webhook.close(_LAST_SECONDS)
                 if pages is not None:
                     pages.close()
-        self._line.write(self._progress(), time.monotonic(), last=True)
+        self._report(time.monotonic(), last=True)
         return self.counts(webhook)
 
     def _serve(self) -> Pages | None:
@@ -138,7 +138,7 @@ class Watch:
                 # A large state is saved less often, so that saving takes at most a twentieth of the time.
                 wait = max(self._outside.save_seconds, 20 * (saved - now))
             if self._line.due(now):
-                self._line.write(self._progress(), now)
+                self._report(now)
             if chunk is None:
                 if done:
                     return
@@ -182,6 +182,13 @@ class Watch:
             self.watcher.clock.now, self.counts(webhook), dict(self.day.hours), tuple(self.day.events),
             active, trouble,
         )  # fmt: skip
+
+    def _report(self, now: float, last: bool = False) -> None:
+        """Write the line of status; at the end, not once more where it was written after the last result."""
+        results = self.watcher.counts["results"] + self._rejected
+        if not last or self._line.is_terminal or results != self._reported:
+            self._line.write(self._progress(), now, last)
+        self._reported = results
 
     def _progress(self) -> str:
         counts = self.counts()

@@ -30,7 +30,7 @@ function shown(about) {
   const trained = about.trained_on ?? {};
   const facts = [
     ["Run", about.name], ["Parameters", about.parameters.toLocaleString("en")],
-    ["Network", `${about.layers} layers of ${about.width}, ${about.max_length} tokens`],
+    ["Network", about.layers ? `${about.layers} layers of ${about.width}, ${about.max_length} tokens` : about.network],
     ["Trained on", trained.measurements ? `${trained.measurements.toLocaleString("en")} measurements` : null],
     ["Sources, destinations", trained.sources ? `${trained.sources.toLocaleString("en")}, ${trained.destinations?.toLocaleString("en")}` : null],
     ["Calibrated on", about.held_out?.questions ? `${about.held_out.questions.toLocaleString("en")} held-out questions` : null],
